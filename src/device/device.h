@@ -1,0 +1,109 @@
+// A device: memory, a queue to run kernels on, and what it can do. `Device` is the one virtual interface of winnow;
+// everything above reaches hardware through it and through the kernels of ops/.
+//
+// Threads: a Device and its queue belong to one thread at a time (the engine thread while serving). Kernels of the
+// CPU device use its workers inside run().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/view.h"
+
+namespace winnow::device {
+
+enum class Backend : uint8_t { ref, cpu, sim, cuda, hip, vulkan };
+std::string_view name_of(Backend b);
+Result<Backend> parse_backend(std::string_view name);  // a back end that is not in this build is refused by name
+
+// Instruction sets of the CPU device, each including the ones before it.
+enum class Isa : uint8_t { baseline, avx2, avx512, avx512_bf16, amx };
+std::string_view name_of(Isa isa);
+Result<Isa> parse_isa(std::string_view name);
+Isa detect_isa();  // best of this machine, the operating system's permission for AMX tiles included
+
+// What kernels ask of a device (why_not).
+struct Caps {
+  Backend backend = Backend::cpu;
+  Isa isa = Isa::baseline;  // CPU: the set in use, at most what the machine has
+  int workers = 1;          // CPU: worker threads
+  int64_t memory_bytes = 0; // what the device has in all
+};
+
+// Move-only owner of device memory, aligned to at least 64 bytes (to 2 MiB and asked to be huge pages from 2 MiB on).
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(std::byte* data, int64_t bytes, void (*release)(std::byte*, int64_t)) : data_(data), bytes_(bytes), release_(release) {}
+  Buffer(Buffer&& o) noexcept { *this = std::move(o); }
+  Buffer& operator=(Buffer&& o) noexcept;
+  ~Buffer();
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+  void (*release_)(std::byte*, int64_t) = nullptr;
+};
+
+// Scratch of a queue: kernels of one queue run one after another and may all use it.
+struct Scratch {
+  std::byte* data = nullptr;
+  int64_t bytes = 0;
+};
+
+class Workers;  // device/cpu/workers.h
+
+// Where kernels are enqueued. The CPU device runs them at once on its workers.
+class Queue {
+ public:
+  Queue(Workers* workers) : workers_(workers) {}
+  Workers& workers() const { check(workers_, "the queue has no CPU workers"); return *workers_; }
+  Scratch scratch() const { return scratch_; }
+  void set_scratch(Scratch s) { scratch_ = s; }  // once, by the memory plan
+
+ private:
+  Workers* workers_;
+  Scratch scratch_;
+};
+
+// Kernels forced by name: op -> kernel ("linear" -> "linear.cpu_avx2").
+using ForcedKernels = std::map<std::string, std::string, std::less<>>;
+
+struct PlanLine { std::string what; int64_t bytes = 0; };
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const Caps& caps() const = 0;
+  virtual std::string description() const = 0;  // one line for a person
+  // Zeroed memory, accounted under `what` in the plan. Throws Error when it does not fit, with the numbers.
+  virtual Buffer allocate(std::string_view what, int64_t bytes) = 0;
+  virtual Queue& queue() = 0;
+  virtual void pin_caller() = 0;  // bind the calling thread to the device's first processor, where that means something
+
+  const std::vector<PlanLine>& plan() const { return plan_; }  // what was allocated, in order, lines of one name added up
+  ForcedKernels forced;                                        // set before the model is built
+
+ protected:
+  void account(std::string_view what, int64_t bytes);
+
+ private:
+  std::vector<PlanLine> plan_;
+};
+
+struct CpuOptions {
+  int threads = 0;                          // 0: one for each processor this process may use
+  Isa isa = Isa::amx;                       // an upper bound; what the machine lacks is not used
+  Backend backend = Backend::cpu;           // Backend::ref runs the references on the same memory and workers
+};
+std::unique_ptr<Device> make_cpu(const CpuOptions& options);  // throws Error on a CPU without AVX2 and FMA unless ref
+
+}  // namespace winnow::device

@@ -1,0 +1,165 @@
+// Sixteen float lanes, whatever the instruction set: one register with AVX-512, two with AVX2. A sum over n elements
+// adds element i into lane i % 16 in ascending order and then folds the lanes 16 -> 8 -> 4 -> 2 -> 1. So every x86
+// instruction set gives the same bits, for any number of rows and threads (docs/architecture.md, Arithmetic).
+//
+// For a file x_cpu.cpp, which Highway compiles once for each instruction set:
+//
+//   #undef HWY_TARGET_INCLUDE
+//   #define HWY_TARGET_INCLUDE "ops/x/x_cpu.cpp"
+//   #include "hwy/foreach_target.h"
+//   #include "ops/lanes-inl.h"
+//   HWY_BEFORE_NAMESPACE();
+//   namespace winnow::ops { namespace HWY_NAMESPACE { namespace { ... kernel bodies, void run(...) ... } } }
+//   HWY_AFTER_NAMESPACE();
+//   #if HWY_ONCE
+//   namespace winnow::ops { List<X> kernels(X, Cpu) { ... N_AVX3::run, N_AVX2::run ... } }
+//   #endif
+#if defined(WINNOW_OPS_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef WINNOW_OPS_LANES_INL_H_
+#undef WINNOW_OPS_LANES_INL_H_
+#else
+#define WINNOW_OPS_LANES_INL_H_
+#endif
+
+#include <cstring>
+
+#include "base/dtype.h"
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace winnow::ops {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using LaneTag = hn::CappedTag<float, 16>;
+using LaneVec = hn::Vec<LaneTag>;
+constexpr int kLanes = 16;
+constexpr int kPartLanes = HWY_MAX_BYTES / 4 < 16 ? HWY_MAX_BYTES / 4 : 16;
+constexpr int kParts = kLanes / kPartLanes;
+
+struct Lanes { LaneVec v[kParts]; };
+
+// f over the parts; the compiler unrolls it.
+#define WINNOW_PARTS(i) for (int i = 0; i < kParts; ++i)
+
+HWY_INLINE Lanes splat(float x) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Set(LaneTag(), x); return r; }
+HWY_INLINE Lanes zero() { return splat(0.0f); }
+HWY_INLINE Lanes add(const Lanes& a, const Lanes& b) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Add(a.v[i], b.v[i]); return r; }
+HWY_INLINE Lanes sub(const Lanes& a, const Lanes& b) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Sub(a.v[i], b.v[i]); return r; }
+HWY_INLINE Lanes mul(const Lanes& a, const Lanes& b) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Mul(a.v[i], b.v[i]); return r; }
+HWY_INLINE Lanes div(const Lanes& a, const Lanes& b) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Div(a.v[i], b.v[i]); return r; }
+HWY_INLINE Lanes max(const Lanes& a, const Lanes& b) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Max(a.v[i], b.v[i]); return r; }
+HWY_INLINE Lanes min(const Lanes& a, const Lanes& b) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Min(a.v[i], b.v[i]); return r; }
+// a * b + c, rounded once.
+HWY_INLINE Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
+  Lanes r;
+  WINNOW_PARTS(i) r.v[i] = hn::MulAdd(a.v[i], b.v[i], c.v[i]);
+  return r;
+}
+HWY_INLINE Lanes sqrt(const Lanes& a) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Sqrt(a.v[i]); return r; }
+HWY_INLINE Lanes exp(const Lanes& a) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Exp(LaneTag(), a.v[i]); return r; }
+// 1 / (1 + e^-x)
+HWY_INLINE Lanes sigmoid(const Lanes& x) { return div(splat(1.0f), add(splat(1.0f), exp(sub(zero(), x)))); }
+HWY_INLINE Lanes silu(const Lanes& x) { return mul(x, sigmoid(x)); }
+
+HWY_INLINE Lanes load(const float* p) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::LoadU(LaneTag(), p + i * kPartLanes); return r; }
+HWY_INLINE Lanes load(const Bf16* p) {
+  const hn::Rebind<uint16_t, LaneTag> d16;
+  const hn::Rebind<uint32_t, LaneTag> d32;
+  Lanes r;
+  WINNOW_PARTS(i) {
+    const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p) + i * kPartLanes);
+    r.v[i] = hn::BitCast(LaneTag(), hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+  }
+  return r;
+}
+// e4m3 times 2^-8: shifted into an f16 with the same mantissa and an exponent bias that is 8 larger; denormals included.
+// The caller multiplies by kE4m3Scale (a power of two, so it may be folded into any later factor). NaN codes are
+// refused when weights are loaded; here they would read as +-480.
+constexpr float kE4m3Scale = 256.0f;
+HWY_INLINE Lanes load_scaled(const E4m3* p) {
+  const hn::Rebind<int8_t, LaneTag> d8;
+  const hn::Rebind<int16_t, LaneTag> d16;
+  const hn::Rebind<hwy::float16_t, LaneTag> df16;
+  Lanes r;
+  WINNOW_PARTS(i) {
+    const auto code = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(p) + i * kPartLanes));
+    const auto half = hn::And(hn::ShiftLeft<7>(code), hn::Set(d16, static_cast<int16_t>(0xBF80)));
+    r.v[i] = hn::PromoteTo(LaneTag(), hn::BitCast(df16, half));
+  }
+  return r;
+}
+HWY_INLINE Lanes load(const E4m3* p) { return mul(load_scaled(p), splat(kE4m3Scale)); }
+
+// The first n elements (n may be 16 or more); the other lanes are zero.
+template <class T>
+HWY_INLINE Lanes load(const T* p, int64_t n) {
+  if (n >= kLanes) return load(p);
+  T padded[kLanes] = {};
+  std::memcpy(padded, p, static_cast<size_t>(n > 0 ? n : 0) * sizeof(T));
+  return load(padded);
+}
+
+HWY_INLINE void store(const Lanes& a, float* p) { WINNOW_PARTS(i) hn::StoreU(a.v[i], LaneTag(), p + i * kPartLanes); }
+// Round to nearest even; NaN stays NaN.
+HWY_INLINE void store(const Lanes& a, Bf16* p) {
+  const hn::Rebind<uint16_t, LaneTag> d16;
+  const hn::Rebind<uint32_t, LaneTag> d32;
+  WINNOW_PARTS(i) {
+    const auto u = hn::BitCast(d32, a.v[i]);
+    const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(d32, 1u));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(u, hn::Add(odd, hn::Set(d32, 0x7fffu))));
+    const auto nan = hn::Or(hn::ShiftRight<16>(u), hn::Set(d32, 0x40u));
+    const auto is_nan = hn::RebindMask(d32, hn::IsNaN(a.v[i]));
+    hn::StoreU(hn::TruncateTo(d16, hn::IfThenElse(is_nan, nan, rounded)), d16, reinterpret_cast<uint16_t*>(p) + i * kPartLanes);
+  }
+}
+template <class T>
+HWY_INLINE void store(const Lanes& a, T* p, int64_t n) {
+  if (n >= kLanes) return store(a, p);
+  T padded[kLanes];
+  store(a, padded);
+  std::memcpy(p, padded, static_cast<size_t>(n > 0 ? n : 0) * sizeof(T));
+}
+// `a` in the first n lanes, `other` in the rest.
+HWY_INLINE Lanes first(const Lanes& a, int64_t n, const Lanes& other) {
+  Lanes r;
+  WINNOW_PARTS(i) {
+    const int64_t left = n - i * kPartLanes;
+    const auto mask = hn::FirstN(LaneTag(), static_cast<size_t>(left < 0 ? 0 : left > kPartLanes ? kPartLanes : left));
+    r.v[i] = hn::IfThenElse(mask, a.v[i], other.v[i]);
+  }
+  return r;
+}
+
+// 16 -> 8 -> 4 -> 2 -> 1: lane i takes lane i + half.
+template <class F>
+HWY_INLINE float fold_lanes(const Lanes& a, F&& f) {
+  HWY_ALIGN float x[kLanes];
+  WINNOW_PARTS(i) hn::Store(a.v[i], LaneTag(), x + i * kPartLanes);
+  for (int half = kLanes / 2; half >= 1; half /= 2)
+    for (int i = 0; i < half; ++i) x[i] = f(x[i], x[i + half]);
+  return x[0];
+}
+HWY_INLINE float sum(const Lanes& a) { return fold_lanes(a, [](float x, float y) HWY_ATTR { return x + y; }); }
+HWY_INLINE float max_lane(const Lanes& a) { return fold_lanes(a, [](float x, float y) HWY_ATTR { return x > y ? x : y; }); }
+
+// Scalar forms of the same functions, for values that stand alone.
+HWY_INLINE float first_lane(const Lanes& a) { return hn::GetLane(a.v[0]); }
+HWY_INLINE float exp(float x) { return first_lane(exp(splat(x))); }
+HWY_INLINE float sigmoid(float x) { return first_lane(sigmoid(splat(x))); }
+
+// Sum of a[i] * b[i], i < n.
+template <class A, class B>
+HWY_INLINE float dot(const A* a, const B* b, int64_t n) {
+  Lanes acc = zero();
+  for (int64_t i = 0; i < n; i += kLanes) acc = fma(load(a + i, n - i), load(b + i, n - i), acc);
+  return sum(acc);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace winnow::ops
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard
