@@ -1,0 +1,43 @@
+// y[t] = sum over ranks r of weights[t, r] * E_ids[t, r](x[t]) + add[t],   E(x) = down . swiglu(gate . x, up . x)
+//
+// swiglu as in ops/swiglu; its result has the type of x (that is where `fast` rounds). Expert outputs and the sum are
+// f32; ranks are added in ascending order, `add` (the shared expert's output) last; one rounding into y.
+// Products follow ops/linear: rows are grouped by expert, and a row's bits do not depend on its group.
+#pragma once
+
+#include <span>
+
+#include "ops/op.h"
+
+namespace winnow::ops {
+
+struct Expert {
+  Matrix gate, up;  // [inter, hidden]
+  Matrix down;      // [hidden, inter]
+};
+
+struct Experts {
+  static constexpr std::string_view name = "experts";
+  struct Spec { DType w, x, y; int64_t experts, top_k, hidden, inter; float limit; };  // w: f32, bf16, e4m3; x, y: f32, bf16
+  struct Args {
+    Out y;                            // [tokens, hidden]
+    In x;                             // [tokens, hidden]
+    In ids;                           // [tokens, top_k] int32
+    In weights;                       // [tokens, top_k] f32
+    In add;                           // [tokens, hidden] f32, or empty
+    std::span<const Expert> experts;  // [experts]
+  };
+  static void check(const Spec& s, const Args& a) {
+    Dim tokens{"tokens"};
+    expect("x", a.x, s.x, {tokens, s.hidden});
+    expect("ids", a.ids, DType::i32, {tokens, s.top_k});
+    expect("weights", a.weights, DType::f32, {tokens, s.top_k});
+    if (a.add) expect("add", a.add, DType::f32, {tokens, s.hidden});
+    expect("y", a.y, s.y, {tokens, s.hidden});
+    winnow::check(static_cast<int64_t>(a.experts.size()) == s.experts, "experts: wrong number of experts");
+  }
+};
+List<Experts> kernels(Experts, Ref);
+List<Experts> kernels(Experts, Cpu);
+
+}  // namespace winnow::ops

@@ -1,0 +1,51 @@
+// y[t, i] = sum over j of x[t, j] * w[i, j]      (w as the checkpoint stores it: docs, Matrix)
+//
+// f32 accumulation. One order for every row, whatever the number of rows: element j of a row goes to lane j % 16 in
+// ascending order, the 16 lanes are folded in halves. With e4m3 weights each 128 columns are summed from zero and enter
+// the lanes times the block's scale, in ascending order. Kernels that use bf16 products with pairwise sums (AVX-512-BF16,
+// AMX) have another order, again the same for every number of rows; they fit only bf16 x.
+#pragma once
+
+#include "ops/op.h"
+
+namespace winnow::ops {
+
+struct Linear {
+  static constexpr std::string_view name = "linear";
+  struct Spec { DType w, x, y; int64_t n, k; };  // w: f32, bf16, e4m3; x, y: f32, bf16
+  struct Args {
+    Out y;     // [tokens, n], rows may be strided
+    In x;      // [tokens, k], rows may be strided
+    Matrix w;  // [n, k]
+  };
+  static void check(const Spec& s, const Args& a) {
+    Dim tokens{"tokens"};
+    expect_rows("x", a.x, s.x, {tokens, s.k});
+    expect("w", a.w, s.w, s.n, s.k);
+    expect_rows("y", a.y, s.y, {tokens, s.n});
+  }
+};
+List<Linear> kernels(Linear, Ref);
+List<Linear> kernels(Linear, Cpu);
+
+// The same for each head with a matrix of its own: y[t, h, i] = sum over j of x[t, h, j] * w[h, i, j].
+// Absorbs kv_b into queries (w = W_k transposed) and expands latents into values (w = W_v).
+struct HeadLinear {
+  static constexpr std::string_view name = "head_linear";
+  struct Spec { DType w, x, y; int64_t heads, n, k; };  // w, x, y: f32, bf16
+  struct Args {
+    Out y;   // [tokens, heads, n]
+    In x;    // [tokens, heads, k]
+    In w;    // [heads, n, k]
+  };
+  static void check(const Spec& s, const Args& a) {
+    Dim tokens{"tokens"};
+    expect("x", a.x, s.x, {tokens, s.heads, s.k});
+    expect("w", a.w, s.w, {s.heads, s.n, s.k});
+    expect("y", a.y, s.y, {tokens, s.heads, s.n});
+  }
+};
+List<HeadLinear> kernels(HeadLinear, Ref);
+List<HeadLinear> kernels(HeadLinear, Cpu);
+
+}  // namespace winnow::ops

@@ -1,0 +1,39 @@
+// Multi-head latent attention over the tokens that the indexer selected, no position encoding.
+#pragma once
+
+#include "ops/rows.h"
+
+namespace winnow::ops {
+
+// Absorbed form. c_u = latent row of token u of the row's sequence, in its page: pages[page_table[seq, u / page_tokens], u % page_tokens].
+//   p = softmax over u in selected(t) of (scale * q[t, h] . c_u);   out[t, h] = sum over u of p_u * c_u
+// f32 throughout. The list ascends; it is cut into segments of kSegment entries from its start, each with its own maximum
+// m_i, sum l_i and vector a_i, merged in ascending order by the usual rescaling. A row that selects nothing gives zeros.
+struct SparseMla {
+  static constexpr std::string_view name = "sparse_mla";
+  static constexpr int64_t kSegment = 64;
+  struct Spec { DType q, latent, y; int64_t heads, dim; };  // f32, bf16; dim = kv_lora_rank (+ rope)
+  struct Args {
+    Out y;          // [tokens, heads, dim]
+    In q;           // [tokens, heads, dim], absorbed
+    In pages;       // [pages, page_tokens, dim]
+    In selected;    // [tokens, width] int32 token positions, ascending, -1 beyond count
+    In count;       // [tokens] int32
+    float scale;    // (nope + rope head dim)^-1/2, the dim before absorption
+    Rows rows;
+  };
+  static void check(const Spec& s, const Args& a) {
+    Dim tokens{"tokens"}, pages{"pages"}, width{"width"};
+    expect(a.rows);
+    tokens.bind(a.rows.tokens());
+    expect("q", a.q, s.q, {tokens, s.heads, s.dim});
+    expect_rows("pages", a.pages, s.latent, {pages, a.rows.page_tokens, s.dim});
+    expect("selected", a.selected, DType::i32, {tokens, width});
+    expect("count", a.count, DType::i32, {tokens});
+    expect("y", a.y, s.y, {tokens, s.heads, s.dim});
+  }
+};
+List<SparseMla> kernels(SparseMla, Ref);
+List<SparseMla> kernels(SparseMla, Cpu);
+
+}  // namespace winnow::ops

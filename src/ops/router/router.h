@@ -1,0 +1,33 @@
+// Which experts a token goes to, f32:
+//   s = sigmoid(logits);  b = s + bias
+//   with groups > 1: experts in `groups` contiguous groups, a group's score is the sum of its two largest b, only the
+//   `kept_groups` best groups (ties: lower group) stay candidates
+//   ids[t, r] = the r-th largest b (ties: lower expert); w_r = s[ids[t, r]], unbiased
+//   normalise: w <- w / (sum of w + 1e-20);   weights = scaling * w
+#pragma once
+
+#include "ops/op.h"
+
+namespace winnow::ops {
+
+struct Router {
+  static constexpr std::string_view name = "router";
+  struct Spec { int64_t experts, top_k, groups, kept_groups; bool normalise; float scaling; };
+  struct Args {
+    Out ids;       // [tokens, top_k] int32
+    Out weights;   // [tokens, top_k] f32
+    In logits;     // [tokens, experts] f32
+    In bias;       // [experts] f32
+  };
+  static void check(const Spec& s, const Args& a) {
+    Dim tokens{"tokens"};
+    expect("logits", a.logits, DType::f32, {tokens, s.experts});
+    expect("bias", a.bias, DType::f32, {s.experts});
+    expect("ids", a.ids, DType::i32, {tokens, s.top_k});
+    expect("weights", a.weights, DType::f32, {tokens, s.top_k});
+  }
+};
+List<Router> kernels(Router, Ref);
+List<Router> kernels(Router, Cpu);
+
+}  // namespace winnow::ops

@@ -1,0 +1,67 @@
+// A checkpoint folder in the Hugging Face layout: config.json, model.safetensors or shards with an index. Opening maps
+// the shards and checks headers and index; loading is done by a Loader, which a model tells what it wants.
+//
+// Names: the official style (model.language_model.layers.L.self_attn.q_proj.weight, experts one by one) and the names of
+// transformers' modules (attn_hc.fn, forget_gate.f_a_proj, conv1d, fused experts) are both accepted (docs/model.md, Names).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/view.h"
+#include "device/device.h"
+#include "weights/config.h"
+#include "weights/safetensors.h"
+
+namespace winnow::weights {
+
+class Checkpoint {
+ public:
+  static Result<Checkpoint> open(const std::string& dir);
+  const std::string& dir() const { return dir_; }
+  const Config& config() const { return config_; }
+  struct Entry { const SafetensorsFile* file; const TensorInfo* info; };
+  const std::map<std::string, Entry, std::less<>>& tensors() const { return tensors_; }  // by the name in the files
+  int64_t total_bytes() const { return total_bytes_; }
+  const std::vector<SafetensorsFile>& files() const { return files_; }
+
+ private:
+  std::string dir_;
+  Config config_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, Entry, std::less<>> tensors_;
+  int64_t total_bytes_ = 0;
+};
+
+// Called about ten times a second from the loading thread.
+using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
+
+// Collects what a model wants under official names, then checks everything at once (missing, wrong shape, wrong type,
+// unused: one Error that lists them) and copies it into memory of the device with all workers.
+// Recognised but not loaded here: the MTP layer (index config.layers.size()) and model.visual.*; they are checked for
+// names and shapes by `winnow info` and loaded by who uses them.
+class Loader {
+ public:
+  Loader(const Checkpoint& checkpoint, device::Device& device);
+  ~Loader();
+  // *to is filled by load(). Names are without "model.language_model." except lm_head.weight: "layers.3.self_attn.q_a_proj.weight".
+  // A matrix stays f32, bf16 or e4m3 (with its block scales); f16 becomes f32.
+  void matrix(Matrix* to, const std::string& name, int64_t n, int64_t k);
+  // Widened to f32 whatever it is stored as.
+  void f32(ConstTensorView* to, const std::string& name, std::vector<int64_t> shape);
+  // Rows [first, first + count) of a stored tensor as above are what the fused names need; the loader does that itself.
+  // Whole matrix as f32, dequantised, handed to `use` while loading; nothing is kept (kv_b_proj is split and transposed).
+  void visit(const std::string& name, int64_t n, int64_t k, std::function<void(ConstTensorView f32)> use);
+  // Storage type of a matrix before it is loaded, e.g. to build its Op: e4m3, bf16 or f32 (f16 reads as f32).
+  DType type_of(const std::string& name) const;
+  // Throws Error. Memory is accounted as "weights" in the device's plan and owned by the returned buffers.
+  std::vector<device::Buffer> load(const Progress& progress = {});
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace winnow::weights

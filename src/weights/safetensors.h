@@ -1,0 +1,52 @@
+// Safetensors files (github.com/huggingface/safetensors, README "Format"): an 8-byte little-endian header length, a JSON
+// header, then the data. Files are mapped, every header field is checked before it is used, and nothing is allocated
+// by a number from the file before that number is checked.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/view.h"
+
+namespace winnow::weights {
+
+struct TensorInfo {
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;     // any rank: vision convolutions have five dimensions
+  int64_t offset = 0, bytes = 0;  // inside the file's data section
+};
+
+// The header of one file, checked: sizes against shapes and types, ranges against the file, overlaps and holes.
+// `data_bytes`: size of the data section.
+Result<std::map<std::string, TensorInfo, std::less<>>> parse_header(std::string_view json, int64_t data_bytes, std::string_view where);
+
+// One mapped file.
+class SafetensorsFile {
+ public:
+  static Result<SafetensorsFile> open(const std::string& path);
+  SafetensorsFile(SafetensorsFile&&) noexcept;
+  SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
+  ~SafetensorsFile();
+  const std::string& path() const { return path_; }
+  const std::map<std::string, TensorInfo, std::less<>>& tensors() const { return tensors_; }
+  const TensorInfo* find(std::string_view name) const;
+  std::span<const std::byte> data(const TensorInfo& t) const;
+  ConstTensorView view(std::string_view name) const;  // rank <= 4; check()s that it exists
+
+ private:
+  SafetensorsFile() = default;
+  std::string path_;
+  std::map<std::string, TensorInfo, std::less<>> tensors_;
+  std::byte* map_ = nullptr;
+  size_t map_bytes_ = 0;
+  int64_t data_start_ = 0;
+};
+
+// Writes one file: name -> view (packed, host memory). Throws Error on an I/O failure; writes to a temporary name, then renames.
+void write_safetensors(const std::string& path, const std::vector<std::pair<std::string, ConstTensorView>>& tensors);
+
+}  // namespace winnow::weights
