@@ -14,7 +14,7 @@ struct Conv {
   struct Spec { DType x, y; int64_t channels, taps; };  // f32, bf16; the ring has the type of x
   struct Args {
     Out y;          // [tokens, channels]
-    Out ring;       // [states, ring_rows, channels], ring_rows >= taps - 1 + 1
+    Out ring;       // [states, ring_rows, channels], ring_rows >= taps
     In x;           // [tokens, channels]
     In w;           // [channels, taps] f32
     Rows rows;

@@ -2,7 +2,8 @@
 //   s = sigmoid(logits);  b = s + bias
 //   with groups > 1: experts in `groups` contiguous groups, a group's score is the sum of its two largest b, only the
 //   `kept_groups` best groups (ties: lower group) stay candidates
-//   ids[t, r] = the r-th largest b (ties: lower expert); w_r = s[ids[t, r]], unbiased
+//   ids[t, r] = the r-th largest b (ties: lower expert); w_r = s[ids[t, r]], unbiased. A NaN ranks as -infinity, so ids are
+//   distinct experts whatever the logits.
 //   normalise: w <- w / (sum of w + 1e-20);   weights = scaling * w
 #pragma once
 
@@ -21,6 +22,9 @@ struct Router {
   };
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
+    winnow::check(s.groups >= 1 && s.experts % s.groups == 0 && (s.groups == 1 || (s.experts / s.groups >= 2 && s.kept_groups <= s.groups)),
+                  "router: the groups do not divide the experts");
+    winnow::check(s.top_k <= (s.groups == 1 ? s.experts : s.experts / s.groups * s.kept_groups), "router: top_k exceeds the candidates");
     expect("logits", a.logits, DType::f32, {tokens, s.experts});
     expect("bias", a.bias, DType::f32, {s.experts});
     expect("ids", a.ids, DType::i32, {tokens, s.top_k});
