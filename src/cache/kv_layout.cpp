@@ -1,0 +1,89 @@
+#include "cache/kv_layout.h"
+
+#include <algorithm>
+
+namespace winnow::cache {
+namespace {
+
+constexpr int64_t kLine = 64;  // bytes; where parts of a page start, and a multiple of every element's size
+
+int64_t aligned(int64_t bytes) { return sum({bytes, kLine - 1}) / kLine * kLine; }
+
+int64_t bytes(DType type, std::initializer_list<int64_t> dims) { return product({product(dims), bits_of(type) / 8}); }
+
+void check_page_size(const KvSpec& s, int64_t page_tokens) {
+  const bool known = std::ranges::any_of(std::initializer_list<int64_t>{16, 32, 64, 128, 256}, [&](int64_t n) { return n == page_tokens; });
+  if (!known) throw error("page_tokens is {}; pages of 16, 32, 64, 128 or 256 tokens are supported", page_tokens);
+  if (s.kda_layers > 0 && page_tokens % kChunkGrid != 0)
+    throw error("page_tokens is {}; a model with KDA layers needs pages of 64, 128 or 256 tokens, whose ends are chunk ends", page_tokens);
+  if (s.attention_layers > 0 && (s.kpool < 1 || page_tokens % s.kpool != 0))
+    throw error("page_tokens is {}, which index_kpool {} does not divide; choose a page size that it does", page_tokens, s.kpool);
+}
+
+}  // namespace
+
+int64_t product(std::initializer_list<int64_t> factors) {
+  int64_t n = 1;
+  for (int64_t f : factors)
+    if (__builtin_mul_overflow(n, f, &n)) throw Error("the size of the KV cache does not fit 64 bits; lower the context or the number of sequences");
+  return n;
+}
+
+int64_t sum(std::initializer_list<int64_t> terms) {
+  int64_t n = 0;
+  for (int64_t t : terms)
+    if (__builtin_add_overflow(n, t, &n)) throw Error("the size of the KV cache does not fit 64 bits; lower the context or the number of sequences");
+  return n;
+}
+
+DType type_of(IndexKeys keys) {
+  switch (keys) {
+    case IndexKeys::f32: return DType::f32;
+    case IndexKeys::bf16: return DType::bf16;
+    case IndexKeys::fp8: return DType::e4m3;
+  }
+  return DType::f32;
+}
+
+KvLayout::KvLayout(const KvSpec& s, int64_t tokens) : page_tokens(tokens) {
+  check_page_size(s, tokens);
+  page_states = s.attention_layers > 0 ? tokens / s.kpool : 0;
+  for (int64_t layer = 0; layer < s.attention_layers; ++layer) {
+    Part p;
+    p.latent = page_bytes;
+    p.keys = sum({p.latent, aligned(bytes(s.latent_type, {tokens, s.latent_dim}))});
+    const int64_t keys = bytes(type_of(s.index_keys), {page_states, s.index_dim});
+    p.scales = sum({p.keys, round_up(keys, 4)});  // right behind the keys, where an f32 may stand
+    const int64_t scales = s.index_keys == IndexKeys::fp8 ? bytes(DType::f32, {page_states}) : 0;
+    page_bytes = aligned(sum({p.scales, scales}));
+    parts.push_back(p);
+  }
+
+  kda_rows = kda_ring_rows(s.depth);
+  conv_rows = conv_ring_rows(s.conv_taps, s.depth);
+  pool_rows = pool_ring_rows(s.kpool, s.depth);
+  layer_state_bytes = bytes(DType::f32, {s.kda_heads, s.kda_key_dim, s.kda_value_dim});
+  layer_k_bytes = bytes(DType::f32, {kda_rows, s.kda_heads, s.kda_key_dim});
+  layer_u_bytes = bytes(DType::f32, {kda_rows, s.kda_heads, s.kda_value_dim});
+  layer_conv_bytes = s.kda_layers > 0 ? bytes(s.conv_type, {conv_rows, s.conv_channels}) : 0;
+  layer_pool_bytes = bytes(DType::f32, {pool_rows, 2, s.index_dim});
+  state_bytes = product({s.kda_layers, layer_state_bytes});
+  ring_bytes = sum({product({s.kda_layers, sum({layer_k_bytes, layer_k_bytes, layer_u_bytes, layer_conv_bytes})}),
+                    product({s.attention_layers, layer_pool_bytes})});
+}
+
+KvSizes sizes_for(const KvLayout& layout, int64_t sequences, int64_t max_context, int64_t budget_bytes) {
+  constexpr double kGb = 1e-9;
+  const int64_t state_bytes = product({sequences, sum({layout.state_bytes, layout.ring_bytes})});
+  const int64_t wanted = product({sequences, pages_for(max_context, layout.page_tokens)});
+  const int64_t left = budget_bytes - state_bytes;
+  const int64_t pages = layout.page_bytes > 0 ? std::min(wanted, left / layout.page_bytes) : wanted;
+  if (left < 0 || pages < 1)
+    throw error("the KV cache may take {:.3f} GB, but the states of {} sequences take {:.3f} GB and one page {:.6f} GB; "
+                "lower the number of sequences or give the cache more memory",
+                static_cast<double>(budget_bytes) * kGb, sequences, static_cast<double>(state_bytes) * kGb,
+                static_cast<double>(layout.page_bytes) * kGb);
+  return {.pages = pages, .states = sequences};
+}
+
+}  // namespace winnow::cache

@@ -1,0 +1,50 @@
+// Where everything lies inside a token page, and how many bytes a page, a state and its rings take. The one place for
+// these formulas: allocation, views and the printed memory plan all read them. Numbers only, nothing of device/.
+//
+// A token page is one record with every attention layer's part, so that moving a page is one copy. Per layer, in order:
+//   latent rows        [page_tokens, latent_dim]
+//   pooled index keys  [page_states, index_dim], then for fp8 their scales, f32 [page_states];
+//                      page_states = page_tokens / kpool
+// Each part starts on a 64-byte line. States and rings are kept layer by layer, packed, because kernels take them so.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/kv.h"
+#include "base/units.h"
+
+namespace winnow::cache {
+
+struct KvLayout {
+  // Throws Error if the page size does not fit the model or a size does not fit 64 bits.
+  KvLayout(const KvSpec& spec, int64_t page_tokens);
+
+  int64_t page_tokens = 0, page_states = 0;
+  int64_t kda_rows = 0, conv_rows = 0, pool_rows = 0;  // of a state's rings
+
+  // Byte offsets inside a page, by attention layer.
+  struct Part { int64_t latent = 0, keys = 0, scales = 0; };
+  std::vector<Part> parts;
+  int64_t page_bytes = 0;
+
+  // Of one state record: S of all KDA layers; the rings of all layers.
+  int64_t state_bytes = 0, ring_bytes = 0;
+  // Of one state record and one layer.
+  int64_t layer_state_bytes = 0, layer_k_bytes = 0, layer_u_bytes = 0, layer_conv_bytes = 0, layer_pool_bytes = 0;
+};
+
+// How many records are kept.
+struct KvSizes { int64_t pages = 0, states = 0; };
+
+// States for `sequences` running at once, and as many pages as the rest of the budget holds, up to full contexts of all of
+// them. Throws Error with the numbers if not even one page is left.
+KvSizes sizes_for(const KvLayout& layout, int64_t sequences, int64_t max_context, int64_t budget_bytes);
+
+// Products and sums of sizes, which throw Error instead of wrapping round.
+int64_t product(std::initializer_list<int64_t> factors);
+int64_t sum(std::initializer_list<int64_t> terms);
+
+DType type_of(IndexKeys keys);
+
+}  // namespace winnow::cache

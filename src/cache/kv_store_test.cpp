@@ -1,0 +1,183 @@
+#include "cache/kv_store.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+
+namespace winnow::cache {
+namespace {
+
+// The published model: 34 KDA and 11 attention layers.
+KvSpec published() {
+  KvSpec s;
+  s.attention_layers = 11, s.latent_dim = 512, s.latent_type = DType::bf16;
+  s.index_dim = 128, s.kpool = 4, s.index_keys = IndexKeys::fp8;
+  s.kda_layers = 34, s.kda_heads = 64, s.kda_key_dim = 128, s.kda_value_dim = 128;
+  s.conv_channels = 3 * 64 * 128, s.conv_taps = 4;
+  return s;
+}
+
+// Nothing in it is a multiple of a cache line.
+KvSpec odd(IndexKeys keys) {
+  KvSpec s;
+  s.attention_layers = 2, s.latent_dim = 13, s.latent_type = DType::bf16;
+  s.index_dim = keys == IndexKeys::fp8 ? 2 : 3, s.kpool = 64, s.index_keys = keys;
+  s.kda_layers = 3, s.kda_heads = 3, s.kda_key_dim = 5, s.kda_value_dim = 7;
+  s.conv_channels = 17, s.conv_taps = 3, s.conv_type = DType::bf16;
+  return s;
+}
+
+std::string message_of(auto&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(KvLayout, SizesOfThePublishedModel) {
+  const KvLayout l(published(), 64);
+  EXPECT_EQ(l.page_states, 16);
+  EXPECT_EQ(l.layer_state_bytes, 4'194'304);
+  EXPECT_EQ(l.state_bytes, 142'606'336);
+  EXPECT_EQ(l.layer_k_bytes + l.layer_u_bytes + l.layer_k_bytes, 9 * 98'304);  // 8 of a group and one
+  EXPECT_EQ(l.layer_conv_bytes, 4 * 98'304);                                   // 3 before a row and the row
+  EXPECT_EQ(l.ring_bytes, 34 * 13 * 98'304 + 11 * 4 * 2 * 128 * 4);
+  EXPECT_EQ(l.parts[0].keys, 64 * 512 * 2);
+  EXPECT_EQ(l.parts[0].scales - l.parts[0].keys, 16 * 128);
+  EXPECT_EQ(l.page_bytes, 11 * (64 * 512 * 2 + 16 * 132));
+}
+
+TEST(KvLayout, DraftsLengthenTheRings) {
+  KvSpec s = published();
+  s.depth = 7;
+  const KvLayout l(s, 64);
+  EXPECT_EQ(l.kda_rows, 8 + 2 * 7 + 1);
+  EXPECT_EQ(l.conv_rows, 3 + 2 * 7 + 1);
+  EXPECT_EQ(l.pool_rows, 4 + 7);
+}
+
+TEST(KvLayout, RefusesPagesThatDoNotFitTheModel) {
+  KvSpec s = published();
+  EXPECT_EQ(message_of([&] { KvLayout(s, 48); }), "page_tokens is 48; pages of 16, 32, 64, 128 or 256 tokens are supported");
+  EXPECT_NE(message_of([&] { KvLayout(s, 32); }).find("KDA"), std::string::npos);
+  s.kpool = 12;
+  EXPECT_NE(message_of([&] { KvLayout(s, 64); }).find("index_kpool 12"), std::string::npos);
+  s.kpool = 0;
+  EXPECT_NE(message_of([&] { KvLayout(s, 64); }).find("index_kpool 0"), std::string::npos);
+  s = published();
+  s.kda_layers = 0;
+  EXPECT_EQ(KvLayout(s, 16).page_states, 4);
+}
+
+TEST(KvLayout, SizesThatDoNotFit64BitsAreRefused) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(product({kMost, 1}), kMost);
+  EXPECT_THROW(product({kMost / 2 + 1, 2}), Error);
+  EXPECT_THROW(sum({kMost, 1}), Error);
+  KvSpec s = published();
+  s.latent_dim = int64_t{1} << 60;
+  EXPECT_THROW(KvLayout(s, 64), Error);
+  s = published();
+  s.kda_layers = int64_t{1} << 50;
+  EXPECT_THROW(KvLayout(s, 64), Error);
+  const KvLayout l(published(), 64);
+  EXPECT_THROW(sizes_for(l, int64_t{1} << 60, 64, kMost), Error);
+}
+
+TEST(KvLayout, ABudgetHoldsStatesFirstAndThenPages) {
+  const KvLayout l(published(), 64);
+  const int64_t one = l.state_bytes + l.ring_bytes;
+  EXPECT_EQ(sizes_for(l, 2, 1000, 2 * one + 5 * l.page_bytes + 1).pages, 5);
+  EXPECT_EQ(sizes_for(l, 2, 1000, 1'000'000'000'000).pages, 2 * 16);  // no more than they can use
+  EXPECT_EQ(sizes_for(l, 2, 1000, 1'000'000'000'000).states, 2);
+  const std::string none = message_of([&] { sizes_for(l, 2, 1000, 2 * one + l.page_bytes - 1); });
+  EXPECT_NE(none.find("the states of 2 sequences take 0.372 GB"), std::string::npos) << none;
+  EXPECT_NE(message_of([&] { sizes_for(l, 2, 1000, one); }), "no error");
+}
+
+// Fills every element of a view with a byte pattern after checking that nobody else has written there.
+void claim(TensorView v) {
+  const int64_t width = bits_of(v.dtype) / 8;
+  ASSERT_EQ(reinterpret_cast<uintptr_t>(v.data) % static_cast<uintptr_t>(width), 0u);
+  std::array<int64_t, 4> n{1, 1, 1, 1}, stride{};
+  for (int i = 0; i < v.rank; ++i) n[4 - v.rank + i] = v.shape[i], stride[4 - v.rank + i] = v.stride[i];
+  for (int64_t a = 0; a < n[0]; ++a)
+    for (int64_t b = 0; b < n[1]; ++b)
+      for (int64_t c = 0; c < n[2]; ++c)
+        for (int64_t d = 0; d < n[3]; ++d)
+          for (int64_t byte = 0; byte < width; ++byte) {
+            std::byte& x = v.data[(a * stride[0] + b * stride[1] + c * stride[2] + d * stride[3]) * width + byte];
+            ASSERT_EQ(x, std::byte{0}) << "two elements share a byte";
+            x = std::byte{1};
+          }
+}
+
+TEST(KvStore, NoTwoElementsShareAByteAndNoneLiesOutside) {
+  for (IndexKeys keys : {IndexKeys::f32, IndexKeys::bf16, IndexKeys::fp8}) {
+    for (int64_t page_tokens : {64, 128, 256}) {
+      auto device = device::make_cpu({.threads = 1, .backend = device::Backend::ref});
+      const KvSpec spec = odd(keys);
+      const KvLayout layout(spec, page_tokens);
+      const KvStore store(*device, spec, layout, {.pages = 3, .states = 2});
+      const KvViews& v = store.views();
+      ASSERT_EQ(v.page_tokens, page_tokens);
+      ASSERT_EQ(v.latent.size(), 2u);
+      ASSERT_EQ(v.state.size(), 3u);
+      for (size_t i = 0; i < 2; ++i) {
+        EXPECT_EQ(describe(v.latent[i]), fmt::format("bf16 [3, {}, 13]", page_tokens));
+        EXPECT_EQ(v.index[i].keys.shape[1], page_tokens / 64);
+        EXPECT_EQ(v.latent[i].stride[0] * 2, layout.page_bytes);
+        claim(v.latent[i]);
+        claim(v.index[i].keys);
+        EXPECT_EQ(static_cast<bool>(v.index[i].scales), keys == IndexKeys::fp8);
+        if (v.index[i].scales) claim(v.index[i].scales);
+        EXPECT_EQ(describe(v.pool_ring[i]), fmt::format("f32 [2, 64, 2, {}]", spec.index_dim));
+        claim(v.pool_ring[i]);
+      }
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(describe(v.state[i]), "f32 [2, 3, 5, 7]");
+        EXPECT_EQ(describe(v.ring_u[i]), "f32 [2, 9, 3, 7]");
+        EXPECT_EQ(describe(v.conv_ring[i]), "bf16 [2, 3, 17]");
+        for (TensorView t : {v.state[i], v.ring_k[i], v.ring_u[i], v.ring_g[i], v.conv_ring[i]}) {
+          EXPECT_TRUE(t.packed());
+          claim(t);
+        }
+      }
+      ASSERT_EQ(device->plan().size(), 3u);
+      EXPECT_EQ(device->plan()[0].what, "pages");
+      EXPECT_EQ(device->plan()[0].bytes, 3 * layout.page_bytes);
+      EXPECT_EQ(device->plan()[1].bytes, 2 * layout.state_bytes);
+      EXPECT_EQ(device->plan()[2].bytes, 2 * layout.ring_bytes);
+    }
+  }
+}
+
+TEST(KvStore, ScalesFollowTheKeysOfTheirPage) {
+  auto device = device::make_cpu({.threads = 1, .backend = device::Backend::ref});
+  KvSpec spec = published();
+  spec.kda_layers = 0;
+  spec.attention_layers = 2;
+  const KvStore store(*device, spec, KvLayout(spec, 128), {.pages = 3, .states = 1});
+  const IndexPages& p = store.views().index[1];
+  const std::byte* page = p.keys.data + 2 * p.keys.stride[0];
+  EXPECT_EQ(p.scales.data + 2 * p.scales.stride[0] * 4, page + 32 * 128);
+}
+
+TEST(KvStore, AModelWithoutAttentionLayersNeedsNoPageMemory) {
+  auto device = device::make_cpu({.threads = 1, .backend = device::Backend::ref});
+  KvSpec spec = odd(IndexKeys::f32);
+  spec.attention_layers = 0;
+  const KvLayout layout(spec, 64);
+  EXPECT_EQ(layout.page_bytes, 0);
+  const KvSizes sizes = sizes_for(layout, 2, 130, int64_t{1} << 30);
+  EXPECT_EQ(sizes.pages, 6);  // they still count tokens
+  const KvStore store(*device, spec, layout, sizes);
+  EXPECT_TRUE(store.views().latent.empty());
+  EXPECT_EQ(store.views().state.size(), 3u);
+}
+
+}  // namespace
+}  // namespace winnow::cache
