@@ -14,12 +14,13 @@ void expect(const Rows& r) {
   expect_rows("page_table", r.page_table, DType::i32, {sequences, pages});
 }
 
-int64_t folded_after(int64_t folded, TokenPos position, int64_t count, bool chunked) {
+int64_t folded_after(int64_t folded, TokenPos position, int64_t count, bool decode, bool chunked) {
   const int64_t begin = position.value, end = begin + count;
   if (count <= 0) return folded;
-  if (chunked && begin % kChunkGrid == 0) {
-    const int64_t whole = end / kChunkGrid * kChunkGrid;  // end of the last whole chunk
-    if (whole > begin) folded = whole;
+  if (decode) return begin - folded >= kKdaGroup ? folded + kKdaGroup : folded;
+  if (chunked) {
+    const int64_t whole = end / kChunkGrid * kChunkGrid;  // end of the last whole chunk, if one begins in this step
+    if (whole > round_up(begin, kChunkGrid)) folded = whole;
     if (whole >= end) return folded;
   }
   return std::max(folded, (end - 1) / kKdaGroup * kKdaGroup);

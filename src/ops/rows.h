@@ -24,8 +24,10 @@ struct Rows {
 // Aborts if shapes disagree.
 void expect(const Rows& rows);
 
-// S holds this many tokens after a step over positions [position, position + count): the row form folds a full group
-// only when the next row needs it; whole 64-token chunks in the chunked form leave S at their end.
-int64_t folded_after(int64_t folded, TokenPos position, int64_t count, bool chunked);
+// S holds this many tokens after a step over positions [position, position + count) of a sequence.
+// Row form: a full group is folded when a later row needs it, never earlier. Decode: only a group that was full before
+// the step is folded, because of the step's own rows all but the first may be drafts that are taken back.
+// Chunked form (prefill): whole chunks at absolute multiples of kChunkGrid leave S at the end of the last of them.
+int64_t folded_after(int64_t folded, TokenPos position, int64_t count, bool decode, bool chunked);
 
 }  // namespace winnow::ops

@@ -51,11 +51,16 @@ List<KdaGate> kernels(KdaGate, Cpu);
 //   S <- e^G_e * S + sum over s of (e^(G_e - G_s) * k_s) u_s^T,     folded <- folded + kKdaGroup
 // The fold is lazy: a group that becomes full in this step waits for the next token (rows.h, folded_after).
 // S^T a sums over key channels in ascending order, each dot over key channels in lane order, sums over s ascending.
+// A decode step (a verify step: one accepted row, then drafts; at most kKdaGroup rows) writes at most one fold, of the
+// group that was full before it; rows beyond the next boundary are computed from a fold that is not written, and their
+// G counts from that boundary. So before a step up to 2 * kKdaGroup - 1 rows may wait in the ring.
+// After a step the ring holds its rows from folded_after on; a kernel need not write those that S holds.
 //
 // Chunked form (spec.chunked; never for decode rows): whole 64-token chunks at absolute multiples of 64 of a prefill
 // sequence are computed by the WY form in sub-blocks of 16 rows and leave S at the chunk's end; the rest of a prefill
 // chunk uses the row form.
-// A state of a sequence whose first row is at position 0 is taken as zero, whatever its bytes (a select).
+// An S that holds no token (folded = 0, so every sequence that begins at position 0) is taken as zero, whatever its
+// bytes (a select). No two sequences of a step share a state.
 struct Kda {
   static constexpr std::string_view name = "kda";
   struct Spec { int64_t heads, key_dim, value_dim; bool chunked; };
