@@ -8,6 +8,11 @@
 
 namespace winnow::ops {
 
+// Why fp8 keys or queries of this dimension cannot be rotated; null if they can.
+constexpr const char* rotation_why_not(bool fp8, int64_t dim) {
+  return fp8 && (dim & (dim - 1)) ? "fp8 keys need a power of two" : nullptr;
+}
+
 // Appends each row's raw key and gate to the pool ring and completes pools. For the token at pos with
 // pos % kpool = kpool - 1, over the window s = 0 .. kpool - 1 of positions pos - kpool + 1 + s, per channel c:
 //   a_s = softmax over s of (gate[s, c] + ape[s, c])  (f32, maximum subtracted);   z[c] = sum over s of a_s * key[s, c]
@@ -16,6 +21,7 @@ namespace winnow::ops {
 //   fp8: z rounded to bf16, Hadamard-rotated in f32 (natural order, butterflies of stride 1, 2, 4, ..., then times dim^-1/2),
 //        rounded to bf16 = y; m = max(max |y|, 1e-4); scale = 2^ceil(log2(m / 448)), its exponent taken from the float's bits;
 //        key = e4m3(clamp(y / scale, +-448)); needs dim = 2^n (else no kernel fits, "fp8 keys need a power of two").
+//        A row with a y that is not finite gets the scale NaN.
 // A window row comes from this step's rows of the same sequence, or else from the ring row position % ring_rows; ring
 // rows are read before they are written. Never from another sequence. All bits equal for prefill and decode.
 struct IndexWrite {

@@ -5,9 +5,10 @@
 // -> divide by temperature -> top_k -> top_p (smallest set whose probability reaches top_p) -> min_p (>= min_p * largest).
 // The draw is by Gumbel noise: argmax of logit + gumbel(seed, choice, position, purpose, token), ties to the lower id.
 // The noise of a token comes from the counter generator Philox4x32-10 (Salmon et al., SC11), so it depends on nothing else:
-// not on the batch, not on threads, not on what was drawn before.
+// not on the batch, not on threads, not on what was drawn before. top_k and top_p rank by logit, ties to the lower id.
 #pragma once
 
+#include <array>
 #include <span>
 #include <utility>
 #include <vector>
@@ -32,18 +33,23 @@ struct Sampling {
 enum class Purpose : uint32_t { token = 0, draft = 1, accept = 2 };
 
 struct Sampled {
-  int32_t token = -1;
+  int32_t token = -1;         // -1 also if bias and mask leave no token
   bool finite = true;         // false: a raw logit is NaN or +inf, or all are -inf; token is -1
-  float logprob = 0;          // of the token under softmax of the raw logits (before bias, penalties and temperature)
+  float logprob = 0;          // of the token under softmax of the raw logits (before bias, penalties and temperature), if asked for
   std::vector<std::pair<int32_t, float>> top;  // most likely under the same, descending, ties to the lower id
 };
 
 // logits: [vocab] f32, untouched. prompt and generated: tokens so far, for the penalties. position: of the token to be drawn.
-// mask: empty, or [ceil(vocab / 32)] words, bit set = allowed (grammar); forbidden tokens are never drawn.
+// mask: empty, or [ceil(vocab / 32)] words, bit set = allowed (grammar); forbidden tokens are never drawn. All tokens are
+// in [0, vocab). workspace grows to the size of the logits where they have to be changed, and stays.
 Sampled sample(std::span<const float> logits, const Sampling& p, std::span<const int32_t> prompt, std::span<const int32_t> generated,
                TokenPos position, std::span<const uint32_t> mask, std::vector<float>& workspace);
 
-// Uniform in (0, 1): the generator's word for this key and counter.
-float uniform(uint64_t seed, uint32_t choice, TokenPos position, Purpose purpose, uint32_t token);
+// Philox4x32-10: ten rounds over a counter under a key.
+std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
+
+// Uniform in (0, 1): (word + 1/2) / 2^32, word = number token % 4 of the block with key = seed (low half first) and
+// counter = token / 4, position % 2^32, choice, purpose + 256 * (position / 2^32).
+double uniform(uint64_t seed, uint32_t choice, TokenPos position, Purpose purpose, uint32_t token);
 
 }  // namespace winnow::ops

@@ -1,0 +1,7 @@
+#include "ops/mla/mla.h"
+
+namespace winnow::ops {
+
+List<SparseMla> kernels(SparseMla, Cpu) { return {}; }
+
+}  // namespace winnow::ops
