@@ -1,0 +1,52 @@
+// Flags that several verbs share, and how their values are read.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/device.h"
+#include "models/glm5_next.h"
+#include "ops/sample/sample.h"
+
+namespace CLI { class App; }
+
+namespace winnow::cli {
+
+// Where a model comes from and how it is run.
+struct ModelFlags {
+  std::string model;  // a folder; empty: the small model that ships
+  std::string backend = "cpu", profile = "fast", index_keys, log_level = "warn";
+  std::vector<std::string> kernels;
+  int threads = 0;
+  int64_t max_context = 0;  // 0: what the model states, at most 32768
+  int64_t max_batch = 16;
+};
+enum class ModelArgument { required, optional };
+void add_model_flags(CLI::App& verb, ModelFlags& flags, ModelArgument argument);
+
+// The device flags alone (devices, bench).
+void add_device_flags(CLI::App& verb, ModelFlags& flags);
+
+// The flags' values, checked; an Error names the flag.
+device::CpuOptions device_options(const ModelFlags& flags);
+device::ForcedKernels forced_kernels(const ModelFlags& flags);
+models::Profile profile_of(const ModelFlags& flags);
+IndexKeys index_keys_of(const ModelFlags& flags);  // without the flag: what the profile uses
+void apply_log_level(const ModelFlags& flags);
+
+// Sampling on the command line; what is not given comes from the checkpoint's generation_config.json.
+struct SamplingFlags {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+  std::optional<int32_t> top_k;
+  std::optional<uint64_t> seed;
+};
+void add_sampling_flags(CLI::App& verb, SamplingFlags& flags);
+ops::Sampling sampling_of(const SamplingFlags& flags, const weights::Config& config);  // draws a seed if none is given
+
+// " (did you mean --seed?)", or nothing if no name is near.
+std::string suggestion(std::string_view word, const std::vector<std::string>& names);
+
+}  // namespace winnow::cli

@@ -1,0 +1,113 @@
+// winnow: the program. Parses the command line, runs one verb and turns what goes wrong into one line on stderr and an
+// exit code (0 done, 1 the work failed, 2 wrong usage, 3 cannot run here).
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <csignal>
+#include <cstdio>
+
+#include "base/error.h"
+#include "cli/flags.h"
+#include "cli/verb.h"
+
+namespace winnow::cli {
+namespace {
+
+struct Verb { const char* name; Run (*add)(CLI::App&); };
+constexpr Verb kVerbs[] = {
+    {"chat", add_chat}, {"run", add_run}, {"serve", add_serve}, {"info", add_info}, {"devices", add_devices},
+};
+
+int say(std::string_view message, Failure kind) {
+  fmt::print(stderr, "winnow: {}\n", message);
+  return static_cast<int>(kind);
+}
+
+// CLI11 puts what it knows about one mistake on several lines.
+std::string one_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  for (char& c : text)
+    if (c == '\n') c = ' ';
+  return text;
+}
+
+std::string verb_names() {
+  std::string names;
+  for (const Verb& v : kVerbs) names += fmt::format("{}{}", names.empty() ? "" : ", ", v.name);
+  return names;
+}
+
+// What the command line holds beyond what the verb knows.
+std::string unexpected(const CLI::App& verb) {
+  const std::string word = verb.remaining().front();
+  if (!word.starts_with("-")) return fmt::format("{}: unexpected argument '{}'; see 'winnow {} --help'", verb.get_name(), word, verb.get_name());
+  std::vector<std::string> known;
+  for (const CLI::Option* o : verb.get_options())
+    for (const std::string& name : o->get_lnames()) known.push_back("--" + name);
+  const std::string flag = word.substr(0, word.find('='));
+  return fmt::format("{}: unknown flag {}{}; see 'winnow {} --help'", verb.get_name(), flag, suggestion(flag, known), verb.get_name());
+}
+
+int run(int argc, char** argv) {
+  CLI::App program("Runs GLM-5.3-Flash and its relatives on your own machine.", "winnow");
+  program.set_version_flag("--version", "winnow " WINNOW_VERSION);
+  program.footer("Each verb explains itself: winnow VERB --help, man winnow-VERB.\n\n"
+                 "  winnow chat                          talk to the small model that ships with winnow\n"
+                 "  winnow run MODEL -p \"What is 2+2?\"   one answer to stdout\n"
+                 "  winnow serve MODEL --port 8080       OpenAI API over HTTP");
+  program.require_subcommand(0, 1);
+  program.allow_extras();
+  std::vector<Run> runs;
+  for (const Verb& v : kVerbs) {
+    runs.push_back(v.add(program));
+    program.get_subcommand(v.name)->allow_extras();
+  }
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::Success& e) {  // --help, --version
+    program.exit(e);
+    return 0;
+  } catch (const CLI::ParseError& e) {
+    const auto chosen = program.get_subcommands();
+    const std::string verb = chosen.empty() ? "" : chosen.front()->get_name();
+    return say(fmt::format("{}{}{}; see 'winnow {}{}--help'", verb, verb.empty() ? "" : ": ", one_line(e.what()), verb, verb.empty() ? "" : " "), Failure::usage);
+  }
+  const auto chosen = program.get_subcommands();
+  if (chosen.empty()) {
+    const std::vector<std::string> words = program.remaining();
+    if (words.empty()) {
+      fmt::print("{}", program.help());
+      return static_cast<int>(Failure::usage);
+    }
+    std::vector<std::string> names;
+    for (const Verb& v : kVerbs) names.push_back(v.name);
+    return say(fmt::format("'{}' is no verb{}; verbs: {}", words.front(), suggestion(words.front(), names), verb_names()), Failure::usage);
+  }
+  if (!chosen.front()->remaining().empty()) return say(unexpected(*chosen.front()), Failure::usage);
+  for (size_t i = 0; i < std::size(kVerbs); ++i)
+    if (chosen.front()->get_name() == kVerbs[i].name) return runs[i]();
+  check(false, "a subcommand without a verb");
+  return 1;
+}
+
+}  // namespace
+}  // namespace winnow::cli
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that went away is a failed write, not a death
+  spdlog::set_default_logger(spdlog::stderr_color_mt("winnow"));
+  spdlog::set_pattern("%H:%M:%S.%e %^%l%$ %v");
+  spdlog::set_level(spdlog::level::warn);
+  try {
+    return winnow::cli::run(argc, argv);
+  } catch (const winnow::Error& e) {
+    return winnow::cli::say(e.what(), e.kind());
+  } catch (const std::bad_alloc&) {
+    return winnow::cli::say("out of memory", winnow::Failure::cannot_run);
+  } catch (const std::exception& e) {
+    return winnow::cli::say(e.what(), winnow::Failure::work);
+  }
+}

@@ -1,0 +1,92 @@
+#include "cli/session.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+namespace winnow::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kDefaultContext = 32768;
+
+int64_t context_of(const ModelFlags& flags, const weights::Config& config) {
+  const int64_t most = config.max_position_embeddings;
+  if (flags.max_context > most)
+    throw Error(fmt::format("--max-context {}: the model was made for {} tokens at most (max_position_embeddings)", flags.max_context, most), Failure::usage);
+  return flags.max_context ? flags.max_context : std::min(most, kDefaultContext);
+}
+
+}  // namespace
+
+std::string small_model() {
+  const fs::path below = fs::path("share") / "winnow" / "models" / "winnow-tiny";
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  const fs::path places[] = {program.parent_path().parent_path() / below, fs::path(WINNOW_MODELS) / "winnow-tiny"};
+  for (const fs::path& p : places)
+    if (fs::exists(p / "config.json", ignored)) return p.string();
+  throw error("the small model is neither in {} nor in {}; name a MODEL folder", places[0].string(), places[1].string());
+}
+
+std::string model_folder(const ModelFlags& flags) {
+  if (flags.model.empty()) return small_model();
+  std::error_code ignored;
+  if (!fs::exists(flags.model, ignored)) throw error("MODEL {}: there is no such folder", flags.model);
+  if (!fs::is_directory(flags.model, ignored)) throw error("MODEL {}: is not a folder; name the folder that holds config.json", flags.model);
+  return flags.model;
+}
+
+Session::Session(const ModelFlags& flags) : folder_(model_folder(flags)), checkpoint_(weights::Checkpoint::open(folder_).or_throw()) {
+  apply_log_level(flags);
+  const device::CpuOptions on = device_options(flags);
+  const device::ForcedKernels forced = forced_kernels(flags);
+  models::Options options;
+  options.profile = profile_of(flags);
+  options.index_keys = index_keys_of(flags);
+  options.max_context = max_context_ = context_of(flags, config());
+  options.max_sequences = options.max_logit_rows = flags.max_batch;
+
+  const fs::path folder(folder_);
+  if (fs::exists(folder / "tokenizer.json")) tokenizer_.emplace(text::Tokenizer::load((folder / "tokenizer.json").string()).or_throw());
+  if (tokenizer_ && (fs::exists(folder / "chat_template.jinja") || fs::exists(folder / "tokenizer_config.json")))
+    template_.emplace(text::ChatTemplate::load(folder_).or_throw());
+
+  const auto start = std::chrono::steady_clock::now();
+  device_ = device::make_cpu(on);
+  device_->forced = forced;
+  spdlog::info("device: {}", device_->description());
+  model_ = std::make_unique<models::Glm5Next>(*device_, checkpoint_, options);
+  engine::EngineOptions e;
+  e.max_batched_tokens = options.max_rows;
+  e.max_sequences = options.max_sequences;
+  e.max_context = options.max_context;
+  e.page_tokens = options.page_tokens;
+  engine_ = std::make_unique<engine::Engine>(*device_, *model_, e);
+  load_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (const device::PlanLine& line : device_->plan()) spdlog::info("memory: {:>10.1f} MB {}", static_cast<double>(line.bytes) * 1e-6, line.what);
+  spdlog::info("{} is ready after {:.2f} s: profile {}, context {}", name(), load_s_, models::name_of(options.profile), max_context_);
+}
+
+std::string Session::name() const {
+  std::error_code ignored;
+  fs::path p = fs::canonical(folder_, ignored);
+  if (ignored) p = folder_;
+  return p.filename().string();
+}
+
+const text::Tokenizer& Session::tokenizer() const {
+  if (!tokenizer_) throw error("{}/tokenizer.json is missing; without it only 'winnow run --token-ids' works", folder_);
+  return *tokenizer_;
+}
+
+const text::ChatTemplate& Session::chat_template() const {
+  tokenizer();
+  if (!template_) throw error("{} has no chat_template.jinja; use 'winnow run --raw' or put the template there", folder_);
+  return *template_;
+}
+
+}  // namespace winnow::cli

@@ -1,0 +1,55 @@
+// What chat, run and serve start from: a checkpoint opened, a device, the model on it, its tokenizer and template, and the
+// engine. Made in the order in which mistakes are cheap to find: files first, weights last.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/flags.h"
+#include "device/device.h"
+#include "engine/engine.h"
+#include "models/glm5_next.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+#include "weights/checkpoint.h"
+
+namespace winnow::cli {
+
+// The folder of the small model that ships with winnow: beside the installed program, else in the source tree.
+std::string small_model();
+// The model that the flags ask for: MODEL, or the small one.
+std::string model_folder(const ModelFlags& flags);
+
+class Session {
+ public:
+  explicit Session(const ModelFlags& flags);  // throws Error
+
+  const std::string& folder() const { return folder_; }
+  std::string name() const;  // of the model: the last part of its folder's path
+  const weights::Config& config() const { return checkpoint_.config(); }
+  const weights::Checkpoint& checkpoint() const { return checkpoint_; }
+  device::Device& device() { return *device_; }
+  models::Glm5Next& model() { return *model_; }
+  engine::Engine& engine() { return *engine_; }
+  int64_t max_context() const { return max_context_; }
+  double load_s() const { return load_s_; }
+
+  // A checkpoint may come without them; what needs one says so.
+  bool has_tokenizer() const { return tokenizer_.has_value(); }
+  const text::Tokenizer& tokenizer() const;
+  const text::ChatTemplate& chat_template() const;
+
+ private:
+  std::string folder_;
+  weights::Checkpoint checkpoint_;
+  std::optional<text::Tokenizer> tokenizer_;
+  std::optional<text::ChatTemplate> template_;
+  int64_t max_context_ = 0;
+  double load_s_ = 0;
+  std::unique_ptr<device::Device> device_;
+  std::unique_ptr<models::Glm5Next> model_;
+  std::unique_ptr<engine::Engine> engine_;  // last: it uses all of the above
+};
+
+}  // namespace winnow::cli

@@ -1,0 +1,57 @@
+// From the tokens of an answer to its text, as they come: reasoning and content apart, stop strings found and never shown.
+//
+// Reasoning is what lies between the tokens <think> and </think> (docs/model.md, Output). A stop string is looked for in
+// content only, so a thought that mentions it does not end the answer. Text that may turn out to be the beginning of a stop
+// string waits; where the tokens were cut never changes what is shown.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizer.h"
+
+namespace winnow::text {
+
+// Finds the first stop string to be completed. Text before it is passed on, it and what follows are not.
+class StopStrings {
+ public:
+  explicit StopStrings(std::vector<std::string> stop = {}) : stop_(std::move(stop)) {}
+  std::string append(std::string_view text);  // what cannot be part of a stop string any more
+  std::string flush();                        // what was held back
+  bool found() const { return found_; }
+
+ private:
+  std::vector<std::string> stop_;  // none is empty
+  std::string pending_;
+  bool found_ = false;
+};
+
+struct AnswerText { std::string reasoning, content; };
+
+struct AnswerOptions {
+  bool split_reasoning = false;      // false: everything is content
+  bool starts_in_reasoning = false;  // the prompt ended with <think>
+  std::vector<std::string> stop = {};
+  bool skip_special = true;
+};
+
+class AnswerReader {
+ public:
+  AnswerReader(const Tokenizer& tokenizer, AnswerOptions options);
+  // What can be shown after this token. Before `may_stop`, stop strings are text like any other.
+  AnswerText append(Token id, bool may_stop = true);
+  AnswerText finish();                            // the rest; call once, also after a stop
+  bool stopped() const { return stop_.found(); }  // by a stop string
+
+ private:
+  void emit(std::string text, bool may_stop, AnswerText* to);
+  void close_segment(bool may_stop, AnswerText* to);
+
+  Detokenizer detokenizer_;
+  StopStrings stop_;
+  Token think_ = -1, end_think_ = -1, tool_call_ = -1;
+  bool in_reasoning_ = false;
+};
+
+}  // namespace winnow::text
