@@ -1,0 +1,64 @@
+#include "cli/runner.h"
+
+#include <algorithm>
+
+namespace winnow::cli {
+
+Runner::Runner(device::Device& device, models::Glm5Next& model, int64_t sequences, int64_t context)
+    : model_(model),
+      kv_(device, model.kv_spec(), model.options().page_tokens, sequences * pages_for(context, model.options().page_tokens), sequences),
+      sequences_(static_cast<size_t>(sequences)) {
+  const int64_t pages = pages_for(context, model.options().page_tokens);
+  for (int64_t s = 0; s < sequences; ++s)
+    for (int64_t p = 0; p < pages; ++p) sequences_[static_cast<size_t>(s)].pages.push_back(PageId(s * pages + p));
+}
+
+void Runner::reset(int64_t sequence) {
+  Sequence& s = sequences_[static_cast<size_t>(sequence)];
+  s.length = 0;
+  s.folded = TokenPos(0);
+}
+
+models::SequenceRows Runner::rows_of(int64_t sequence, int64_t first_row, int64_t count, bool decode) const {
+  const Sequence& s = sequences_[static_cast<size_t>(sequence)];
+  return {.first_row = first_row, .count = count, .position = TokenPos(s.length), .state = StateId(sequence), .folded = s.folded,
+          .pages = s.pages, .decode = decode};
+}
+
+void Runner::prefill(std::span<const int32_t> tokens, int64_t last, const EachLogits& each, const models::Probe* probe, int64_t sequence) {
+  Sequence& s = sequences_[static_cast<size_t>(sequence)];
+  const int64_t total = static_cast<int64_t>(tokens.size()), first_wanted = total - std::min(last, total);
+  const int64_t step = model_.options().max_rows / kChunkGrid * kChunkGrid;
+  for (int64_t done = 0; done < total;) {
+    const int64_t begin = done, end = std::min(total, (s.length + step) / kChunkGrid * kChunkGrid - s.length + done);
+    std::vector<int32_t> wanted;
+    for (int64_t t = std::max(begin, first_wanted); t < end; ++t) wanted.push_back(static_cast<int32_t>(t - begin));
+    check(static_cast<int64_t>(wanted.size()) <= model_.options().max_logit_rows, "more logits wanted than the model can give in a step");
+    first_position_ = s.length;
+    const models::SequenceRows rows = rows_of(sequence, 0, end - begin, false);
+    model_.forward({.tokens = tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), .sequences = {&rows, 1}, .logit_rows = wanted}, kv_.views(), probe);
+    s.folded = model_.folded_after(rows);
+    s.length += end - begin;
+    const ConstTensorView logits = model_.logits();
+    for (size_t i = 0; i < wanted.size(); ++i)
+      each(begin + wanted[i], {logits.as<float>() + static_cast<int64_t>(i) * logits.shape[1], static_cast<size_t>(logits.shape[1])});
+    done = end;
+  }
+}
+
+void Runner::decode(std::span<const int32_t> tokens, const models::Probe* probe) {
+  std::vector<models::SequenceRows> rows;
+  std::vector<int32_t> wanted;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    rows.push_back(rows_of(static_cast<int64_t>(i), static_cast<int64_t>(i), 1, true));
+    wanted.push_back(static_cast<int32_t>(i));
+  }
+  first_position_ = sequences_[0].length;
+  model_.forward({.tokens = tokens, .sequences = rows, .logit_rows = wanted}, kv_.views(), probe);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    sequences_[i].folded = model_.folded_after(rows[i]);
+    ++sequences_[i].length;
+  }
+}
+
+}  // namespace winnow::cli
