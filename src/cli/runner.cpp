@@ -6,7 +6,8 @@ namespace winnow::cli {
 
 Runner::Runner(device::Device& device, models::Glm5Next& model, int64_t sequences, int64_t context)
     : model_(model),
-      kv_(device, model.kv_spec(), model.options().page_tokens, sequences * pages_for(context, model.options().page_tokens), sequences),
+      kv_(device, model.kv_spec(), cache::KvLayout(model.kv_spec(), model.options().page_tokens),
+          {.pages = sequences * pages_for(context, model.options().page_tokens), .states = sequences}),
       sequences_(static_cast<size_t>(sequences)) {
   const int64_t pages = pages_for(context, model.options().page_tokens);
   for (int64_t s = 0; s < sequences; ++s)
