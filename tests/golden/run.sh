@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Every reference set that is here, in profile exact (all must agree), profile fast with bf16 and fp8 index keys, the reference
+# back end on one set, and exact with each instruction set of this machine. Usage: tests/golden/run.sh path/to/winnow
+set -uo pipefail
+cd "$(dirname "$(readlink -f "$0")")/../.."
+winnow=$(readlink -f "$1")
+passed=0 failed=0
+
+verify() {  # description, arguments
+  local what=$1 out
+  shift
+  if out=$("$winnow" verify "$@" 2>&1); then
+    passed=$((passed + 1))
+    echo "ok    $what"
+  else
+    failed=$((failed + 1))
+    echo "FAILED $what: winnow verify $*"
+    echo "$out"
+  fi
+}
+
+for set in build/golden/*/ tests/golden/*/ models/winnow-tiny/; do
+  set=${set%/}
+  [ -f "$set/golden.safetensors" ] || continue
+  name=$(basename "$set")
+  verify "$name, exact" "$set" --profile exact
+  verify "$name, fast" "$set" --profile fast
+done
+for isa in avx2 avx512; do
+  grep -q "${isa/avx512/avx512f}" /proc/cpuinfo && verify "tiny, exact, $isa" build/golden/tiny --profile exact --kernel isa=$isa
+done
+verify "tiny, exact, one thread" build/golden/tiny --profile exact --threads 1
+verify "tiny, exact, reference back end" build/golden/tiny --profile exact --backend ref
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
