@@ -1,0 +1,59 @@
+// What a caller asks for and what it gets back.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "ops/sample/sample.h"
+
+namespace winnow::engine {
+
+using RequestId = Index<struct RequestIdTag>;
+
+struct Request {
+  std::vector<int32_t> prompt;            // at least one token
+  int64_t max_tokens = 256;
+  ops::Sampling sampling;
+  std::vector<int32_t> stop_tokens;       // end the request; the stop token is reported in tokens but its text is not part of the answer
+  bool ignore_eos = false;                // stop_tokens do not end it
+  int64_t min_tokens = 0;                 // stop_tokens are not drawn before this many
+  bool keep_logits = false;               // each event carries the step's logits row (winnow run --logits)
+};
+
+// What no request may exceed.
+struct RequestLimits {
+  int64_t vocab_size = 0;
+  int64_t max_context = 0;  // prompt and output
+  int64_t pages = 0;        // that the engine has in all
+  int64_t page_tokens = 64;
+};
+// Why a request can never run, naming the field and the numbers; nothing if it can.
+std::optional<Error> refusal(const Request& request, const RequestLimits& limits);
+
+enum class FinishReason : uint8_t { none, stop, length, cancelled, error };
+std::string_view name_of(FinishReason r);
+
+// One token, or the end, of one request. The event of the last token is the end.
+struct Event {
+  ops::Sampled sampled;                   // token -1 in an end event without a token
+  FinishReason finish = FinishReason::none;
+  std::string error;                      // with FinishReason::error
+  std::vector<float> logits;              // keep_logits only
+};
+
+struct Timings {
+  double queued_s = 0, prefill_s = 0, decode_s = 0;
+  int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
+};
+
+struct Totals {
+  int64_t steps = 0, running = 0, waiting = 0, prompt_tokens = 0, generated_tokens = 0;
+  int64_t pages = 0, free_pages = 0, states = 0, free_states = 0;
+};
+
+}  // namespace winnow::engine
