@@ -58,7 +58,26 @@ HWY_INLINE Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
   return r;
 }
 HWY_INLINE Lanes sqrt(const Lanes& a) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Sqrt(a.v[i]); return r; }
-HWY_INLINE Lanes exp(const Lanes& a) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Exp(LaneTag(), a.v[i]); return r; }
+// e^x: infinite from 89 on, NaN for NaN. Highway's Exp shifts by the exponent unchecked, so far above the range of a
+// float it returns anything, and it takes NaN for something very negative.
+HWY_INLINE Lanes exp(const Lanes& a) {
+  Lanes r;
+  WINNOW_PARTS(i) {
+    const auto e = hn::Exp(LaneTag(), hn::Min(a.v[i], hn::Set(LaneTag(), 104.0f)));
+    r.v[i] = hn::IfThenElse(hn::IsNaN(a.v[i]), a.v[i], e);
+  }
+  return r;
+}
+// log(1 + e^x); x itself above 20, where the difference is below half a unit in the last place.
+HWY_INLINE Lanes softplus(const Lanes& x) {
+  const Lanes e = exp(x);
+  Lanes r;
+  WINNOW_PARTS(i) {
+    const auto above = hn::Gt(x.v[i], hn::Set(LaneTag(), 20.0f));
+    r.v[i] = hn::IfThenElse(above, x.v[i], hn::Log1p(LaneTag(), e.v[i]));
+  }
+  return r;
+}
 // 1 / (1 + e^-x)
 HWY_INLINE Lanes sigmoid(const Lanes& x) { return div(splat(1.0f), add(splat(1.0f), exp(sub(zero(), x)))); }
 HWY_INLINE Lanes silu(const Lanes& x) { return mul(x, sigmoid(x)); }
