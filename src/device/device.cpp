@@ -51,6 +51,14 @@ Buffer::~Buffer() {
   if (data_) release_(data_, bytes_);
 }
 
+void Trace::add(const std::string& label, double seconds, double bytes, double flops) {
+  Entry& e = entries_[label];
+  ++e.calls;
+  e.seconds += seconds;
+  e.bytes += bytes;
+  e.flops += flops;
+}
+
 void Device::account(std::string_view what, int64_t bytes) {
   for (PlanLine& line : plan_)
     if (line.what == what) { line.bytes += bytes; return; }

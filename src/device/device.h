@@ -61,6 +61,17 @@ struct Scratch {
 
 class Workers;  // device/cpu/workers.h
 
+// Where the time of a queue's kernels goes, while somebody asks (winnow bench): by op and shape.
+class Trace {
+ public:
+  struct Entry { int64_t calls = 0; double seconds = 0, bytes = 0, flops = 0; };  // bytes: compulsory reads and writes
+  void add(const std::string& label, double seconds, double bytes, double flops);
+  const std::map<std::string, Entry>& entries() const { return entries_; }
+
+ private:
+  std::map<std::string, Entry> entries_;
+};
+
 // Where kernels are enqueued. The CPU device runs them at once on its workers.
 class Queue {
  public:
@@ -68,10 +79,13 @@ class Queue {
   Workers& workers() const { check(workers_, "the queue has no CPU workers"); return *workers_; }
   Scratch scratch() const { return scratch_; }
   void set_scratch(Scratch s) { scratch_ = s; }  // once, by the memory plan
+  Trace* trace() const { return trace_; }        // null: nobody asks
+  void set_trace(Trace* t) { trace_ = t; }
 
  private:
   Workers* workers_;
   Scratch scratch_;
+  Trace* trace_ = nullptr;
 };
 
 // Kernels forced by name: op -> kernel ("linear" -> "linear.cpu_avx2").

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <span>
 #include <string>
 #include <string_view>
@@ -54,6 +55,10 @@ List<O> kernels_on(Backend b) {
   }
 }
 
+// What a call must move and compute at least: weights, states and caches once; 2 operations a multiply-add. An op that
+// matters for speed states it as `static Cost cost(const Spec&, const Args&)`; benchmarks divide it by the time.
+struct Cost { double bytes = 0, flops = 0; };
+
 // A kernel chosen once, while the model is built. If none fits, start-up fails and says why each was passed over.
 template <class O>
 class Op {
@@ -73,13 +78,25 @@ class Op {
   }
   void operator()(Queue& q, const typename O::Args& a) const {
     O::check(spec_, a);
-    kernel_->run(q, q.scratch(), spec_, a);
+    if (q.trace()) [[unlikely]] traced(q, a);
+    else kernel_->run(q, q.scratch(), spec_, a);
   }
   int64_t scratch_bytes(const Limits& limits) const { return kernel_->scratch_bytes ? kernel_->scratch_bytes(spec_, limits) : 0; }
   std::string_view kernel() const { return kernel_->name; }
   const typename O::Spec& spec() const { return spec_; }
 
  private:
+  void traced(Queue& q, const typename O::Args& a) const {
+    const auto start = std::chrono::steady_clock::now();
+    kernel_->run(q, q.scratch(), spec_, a);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    std::string label(kernel_->name);
+    Cost cost;
+    if constexpr (requires { O::label(spec_); }) label += " " + O::label(spec_);
+    if constexpr (requires { O::cost(spec_, a); }) cost = O::cost(spec_, a);
+    q.trace()->add(label, seconds, cost.bytes, cost.flops);
+  }
+
   typename O::Spec spec_{};
   const Kernel<O>* kernel_ = nullptr;
 };

@@ -5,6 +5,7 @@
 // Products follow ops/linear: rows are grouped by expert, and a row's bits do not depend on its group.
 #pragma once
 
+#include <set>
 #include <span>
 
 #include "ops/op.h"
@@ -35,6 +36,13 @@ struct Experts {
     if (a.add) expect("add", a.add, DType::f32, {tokens, s.hidden});
     expect("y", a.y, s.y, {tokens, s.hidden});
     winnow::check(static_cast<int64_t>(a.experts.size()) == s.experts, "experts: wrong number of experts");
+  }
+  static std::string label(const Spec& s) { return fmt::format("{} of {}, {}x{} {}", s.top_k, s.experts, s.inter, s.hidden, winnow::name_of(s.w)); }
+  static Cost cost(const Spec& s, const Args& a) {
+    const int32_t* ids = a.ids.as<int32_t>();
+    const std::set<int32_t> hit(ids, ids + a.ids.elements());
+    const double one = 3.0 * static_cast<double>(s.hidden * s.inter);
+    return {.bytes = static_cast<double>(hit.size()) * one * bits_of(s.w) / 8, .flops = 2 * one * static_cast<double>(a.ids.elements())};
   }
 };
 List<Experts> kernels(Experts, Ref);

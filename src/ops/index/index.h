@@ -79,6 +79,16 @@ struct IndexScore {
     Rows rows;
   };
   static void check(const Spec& s, const Args& a);
+  // Pools that the rows score, each read once a row.
+  static Cost cost(const Spec& s, const Args& a) {
+    double pools = 0;
+    for (int64_t r = 0; r < a.score.shape[0]; ++r) {
+      const int64_t seen = complete_pools(TokenPos(a.rows.position.as<int64_t>()[a.first_row + r]), s.kpool);
+      if (seen > s.select) pools += static_cast<double>(seen);
+    }
+    const int64_t bits = s.keys == IndexKeys::f32 ? 32 : s.keys == IndexKeys::bf16 ? 16 : 8;
+    return {.bytes = pools * static_cast<double>(s.dim * bits) / 8, .flops = 2 * pools * static_cast<double>(s.heads * s.dim)};
+  }
 };
 List<IndexScore> kernels(IndexScore, Ref);
 List<IndexScore> kernels(IndexScore, Cpu);

@@ -88,6 +88,11 @@ struct Kda {
     expect("ring_u", a.ring_u, DType::f32, {states, ring_rows, s.heads, s.value_dim});
     winnow::check(ring_rows.value() > kKdaGroup, "kda: the ring is shorter than a group and a row");
   }
+  // A sequence reads S once and writes it once a group; a row's products with S.
+  static Cost cost(const Spec& s, const Args& a) {
+    const double state = static_cast<double>(s.heads * s.key_dim * s.value_dim);
+    return {.bytes = 4 * state * (1.0 + 1.0 / kKdaGroup) * static_cast<double>(a.rows.sequences()), .flops = 4 * state * static_cast<double>(a.rows.tokens())};
+  }
 };
 List<Kda> kernels(Kda, Ref);
 List<Kda> kernels(Kda, Cpu);

@@ -24,6 +24,10 @@ struct Linear {
     expect("w", a.w, s.w, s.n, s.k);
     expect_rows("y", a.y, s.y, {tokens, s.n});
   }
+  static std::string label(const Spec& s) { return fmt::format("{}x{} {}", s.n, s.k, winnow::name_of(s.w)); }
+  static Cost cost(const Spec& s, const Args& a) {
+    return {.bytes = static_cast<double>(bytes_of(s.w, s.n * s.k)), .flops = 2.0 * static_cast<double>(a.x.shape[0] * s.n * s.k)};
+  }
 };
 List<Linear> kernels(Linear, Ref);
 List<Linear> kernels(Linear, Cpu);
@@ -43,6 +47,10 @@ struct HeadLinear {
     expect("x", a.x, s.x, {tokens, s.heads, s.k});
     expect("w", a.w, s.w, {s.heads, s.n, s.k});
     expect("y", a.y, s.y, {tokens, s.heads, s.n});
+  }
+  static std::string label(const Spec& s) { return fmt::format("{}x{}x{} {}", s.heads, s.n, s.k, winnow::name_of(s.w)); }
+  static Cost cost(const Spec& s, const Args& a) {
+    return {.bytes = static_cast<double>(bytes_of(s.w, s.heads * s.n * s.k)), .flops = 2.0 * static_cast<double>(a.x.shape[0] * s.heads * s.n * s.k)};
   }
 };
 List<HeadLinear> kernels(HeadLinear, Ref);

@@ -42,6 +42,10 @@ struct MhcPre {
     expect("post", a.post, DType::f32, {tokens, s.streams});
     expect("comb", a.comb, DType::f32, {tokens, s.streams, s.streams});
   }
+  static Cost cost(const Spec& s, const Args& a) {
+    const double m = static_cast<double>((2 + s.streams) * s.streams), width = static_cast<double>(s.streams * s.hidden);
+    return {.bytes = m * width * bits_of(s.fn) / 8, .flops = 2 * m * width * static_cast<double>(a.x.shape[0])};
+  }
 };
 List<MhcPre> kernels(MhcPre, Ref);
 List<MhcPre> kernels(MhcPre, Cpu);

@@ -32,6 +32,12 @@ struct SparseMla {
     expect("count", a.count, DType::i32, {tokens});
     expect("y", a.y, s.y, {tokens, s.heads, s.dim});
   }
+  // A row reads its keys once and makes a score and a sum of each for each head.
+  static Cost cost(const Spec& s, const Args& a) {
+    double keys = 0;
+    for (int64_t t = 0; t < a.count.shape[0]; ++t) keys += a.count.as<int32_t>()[t];
+    return {.bytes = keys * static_cast<double>(s.dim) * bits_of(s.latent) / 8, .flops = 4 * keys * static_cast<double>(s.heads * s.dim)};
+  }
 };
 List<SparseMla> kernels(SparseMla, Ref);
 List<SparseMla> kernels(SparseMla, Cpu);

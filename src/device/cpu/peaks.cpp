@@ -1,0 +1,127 @@
+#include "device/cpu/peaks.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "device/cpu/workers.h"
+
+namespace winnow::device {
+namespace {
+
+template <class F>
+double seconds_of(F&& f) {
+  const auto start = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Keeps a value alive without storing it.
+template <class T>
+void keep(const T& value) {
+  asm volatile("" : : "m"(value) : "memory");
+}
+
+__attribute__((target("avx512f"))) void read_avx512(const std::byte* p, int64_t bytes) {
+  __m512i a[4] = {};
+  for (int64_t i = 0; i < bytes; i += 256)
+#pragma GCC unroll 16
+    for (int j = 0; j < 4; ++j) {
+      _mm_prefetch(reinterpret_cast<const char*>(p + i + j * 64 + 4096), _MM_HINT_T0);
+      a[j] = _mm512_xor_si512(a[j], _mm512_load_si512(p + i + j * 64));
+    }
+  keep(a);
+}
+
+__attribute__((target("avx2"))) void read_avx2(const std::byte* p, int64_t bytes) {
+  __m256i a[8] = {};
+  for (int64_t i = 0; i < bytes; i += 256)
+#pragma GCC unroll 16
+    for (int j = 0; j < 8; ++j) {
+      if (j % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(p + i + j * 32 + 4096), _MM_HINT_T0);
+      a[j] = _mm256_xor_si256(a[j], _mm256_load_si256(reinterpret_cast<const __m256i*>(p + i + j * 32)));
+    }
+  keep(a);
+}
+
+constexpr int kChains = 12;  // independent accumulators: latency 4 on two ports needs 8
+constexpr int64_t kRounds = 2'000'000;
+
+__attribute__((target("avx512f"))) double fma_avx512() {
+  __m512 a[kChains];
+#pragma GCC unroll 16
+  for (int j = 0; j < kChains; ++j) a[j] = _mm512_set1_ps(static_cast<float>(j));
+  const __m512 x = _mm512_set1_ps(0.999f), y = _mm512_set1_ps(1e-3f);
+  for (int64_t i = 0; i < kRounds; ++i)
+#pragma GCC unroll 16
+    for (int j = 0; j < kChains; ++j) a[j] = _mm512_fmadd_ps(a[j], x, y);
+  keep(a);
+  return 2.0 * 16 * kChains * kRounds;
+}
+
+__attribute__((target("avx2,fma"))) double fma_avx2() {
+  __m256 a[kChains];
+#pragma GCC unroll 16
+  for (int j = 0; j < kChains; ++j) a[j] = _mm256_set1_ps(static_cast<float>(j));
+  const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(1e-3f);
+  for (int64_t i = 0; i < kRounds; ++i)
+#pragma GCC unroll 16
+    for (int j = 0; j < kChains; ++j) a[j] = _mm256_fmadd_ps(a[j], x, y);
+  keep(a);
+  return 2.0 * 8 * kChains * kRounds;
+}
+
+__attribute__((target("avx512f,avx512bf16"))) double dot_bf16() {
+  __m512 a[kChains];
+#pragma GCC unroll 16
+  for (int j = 0; j < kChains; ++j) a[j] = _mm512_set1_ps(static_cast<float>(j));
+  const __m512bh x = (__m512bh)_mm512_set1_epi32(0x3c003c00), y = (__m512bh)_mm512_set1_epi32(0x3c013c01);
+  for (int64_t i = 0; i < kRounds; ++i)
+#pragma GCC unroll 16
+    for (int j = 0; j < kChains; ++j) a[j] = _mm512_dpbf16_ps(a[j], x, y);
+  keep(a);
+  return 2.0 * 32 * kChains * kRounds;
+}
+
+}  // namespace
+
+Peaks measure_peaks(Device& device) {
+  Workers& workers = device.queue().workers();
+  const Isa isa = device.caps().isa;
+  Peaks peaks;
+  if (isa < Isa::avx2) return peaks;
+  constexpr int64_t kBytes = int64_t{1} << 30, kPasses = 4;
+  {
+    const Buffer memory = device.allocate("benchmark", kBytes + 8192);
+    std::fill_n(memory.data(), kBytes, std::byte{1});
+    for (int64_t pass = 0; pass < kPasses; ++pass) {
+      const double s = seconds_of([&] {
+        workers.run(kBytes, 1 << 20, [&](int64_t begin, int64_t end, int) {
+          if (isa >= Isa::avx512) read_avx512(memory.data() + begin, end - begin);
+          else read_avx2(memory.data() + begin, end - begin);
+        });
+      });
+      peaks.read_gb_s = std::max(peaks.read_gb_s, kBytes / s * 1e-9);
+    }
+  }
+  auto peak = [&](double (*f)()) {
+    double best = 0;
+    for (int pass = 0; pass < 3; ++pass) {
+      double flops = 0;
+      const double s = seconds_of([&] {
+        workers.run(workers.count(), 1, [&](int64_t, int64_t, int worker) {
+          const double mine = f();
+          if (worker == 0) flops = mine * workers.count();
+        });
+      });
+      best = std::max(best, flops / s * 1e-9);
+    }
+    return best;
+  };
+  peaks.f32_gflops = peak(isa >= Isa::avx512 ? fma_avx512 : fma_avx2);
+  if (isa >= Isa::avx512_bf16) peaks.bf16_gflops = peak(dot_bf16);
+  return peaks;
+}
+
+}  // namespace winnow::device
