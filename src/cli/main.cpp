@@ -18,7 +18,7 @@ namespace {
 
 struct Verb { const char* name; Run (*add)(CLI::App&); };
 constexpr Verb kVerbs[] = {
-    {"chat", add_chat}, {"run", add_run}, {"serve", add_serve}, {"info", add_info}, {"devices", add_devices},
+    {"chat", add_chat}, {"run", add_run}, {"serve", add_serve}, {"verify", add_verify}, {"bench", add_bench}, {"info", add_info}, {"devices", add_devices},
 };
 
 int say(std::string_view message, Failure kind) {

@@ -20,6 +20,32 @@ void Runner::reset(int64_t sequence) {
   s.folded = TokenPos(0);
 }
 
+void Runner::assume(int64_t sequence, int64_t tokens) {
+  Sequence& s = sequences_[static_cast<size_t>(sequence)];
+  const auto fill = [](const TensorView& record, int64_t at) {  // small values of either sign, in every storage type
+    const TensorView one = record.rows(at, 1);
+    uint32_t x = static_cast<uint32_t>(at) * 2654435761u + 1;
+    const auto next = [&x] { return x = x * 1664525u + 1013904223u; };
+    for (int64_t i = 0; i < one.elements(); ++i) {
+      const float value = static_cast<float>(static_cast<int32_t>(next())) * 0x1p-33f;
+      if (one.dtype == DType::f32) one.as<float>()[i] = value;
+      else if (one.dtype == DType::bf16) one.as<Bf16>()[i] = to_bf16(value);
+      else one.as<E4m3>()[i] = to_e4m3(value);
+    }
+  };
+  const KvViews& kv = kv_.views();
+  for (size_t layer = 0; layer < kv.latent.size(); ++layer)
+    for (int64_t p = 0; p < pages_for(tokens, kv.page_tokens); ++p) {
+      fill(kv.latent[layer], s.pages[static_cast<size_t>(p)].value);
+      fill(kv.index[layer].keys, s.pages[static_cast<size_t>(p)].value);
+      if (kv.index[layer].scales) fill(kv.index[layer].scales, s.pages[static_cast<size_t>(p)].value);
+    }
+  for (const std::vector<TensorView>* part : {&kv.pool_ring, &kv.state, &kv.ring_k, &kv.ring_u, &kv.conv_ring})
+    for (const TensorView& v : *part) fill(v, sequence);
+  s.length = tokens;
+  s.folded = TokenPos((tokens - 1) / kKdaGroup * kKdaGroup);
+}
+
 models::SequenceRows Runner::rows_of(int64_t sequence, int64_t first_row, int64_t count, bool decode) const {
   const Sequence& s = sequences_[static_cast<size_t>(sequence)];
   return {.first_row = first_row, .count = count, .position = TokenPos(s.length), .state = StateId(sequence), .folded = s.folded,

@@ -15,5 +15,7 @@ Run add_run(CLI::App& program);
 Run add_serve(CLI::App& program);
 Run add_info(CLI::App& program);
 Run add_devices(CLI::App& program);
+Run add_verify(CLI::App& program);
+Run add_bench(CLI::App& program);
 
 }  // namespace winnow::cli

@@ -5,16 +5,20 @@
 //   greedy     the continuation, one decode step a token
 // Where index scores tie, the reference's choice is arbitrary and ours is the lower pool: a row is then reported as a tie,
 // and what follows it is compared with the stored selection forced (docs/verify.md).
-#include "cli/verify.h"
-
 #include <fmt/format.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
 
+#include "cli/flags.h"
 #include "cli/runner.h"
+#include "cli/verb.h"
 #include "weights/safetensors.h"
 
 namespace winnow::cli {
@@ -252,17 +256,15 @@ bool agrees(const Report& r, const Tolerance& t) {
   return logits && r.fault.empty() && r.overlap >= t.overlap;
 }
 
-}  // namespace
-
-int verify(device::Device& device, const VerifyOptions& options) {
-  const weights::SafetensorsFile golden = weights::SafetensorsFile::open(options.dir + "/golden.safetensors").or_throw();
-  const weights::Checkpoint checkpoint = weights::Checkpoint::open(options.dir).or_throw();
+int verify(device::Device& device, const std::string& dir, const models::Options& options) {
+  const weights::SafetensorsFile golden = weights::SafetensorsFile::open(dir + "/golden.safetensors").or_throw();
+  const weights::Checkpoint checkpoint = weights::Checkpoint::open(dir).or_throw();
   const weights::Config& config = checkpoint.config();
   const std::vector<Reference> references = read_references(golden, config);
   int64_t longest = 0;
   for (const Reference& r : references) longest = std::max(longest, static_cast<int64_t>(r.prompt.size() + r.greedy.size()));
 
-  models::Options o = options.model;
+  models::Options o = options;
   o.max_rows = 512;
   o.max_logit_rows = 64;
   o.max_sequences = 1;
@@ -271,7 +273,7 @@ int verify(device::Device& device, const VerifyOptions& options) {
   Runner runner(device, model, 1, o.max_context);
   const Tolerance tolerance = tolerance_of(o);
 
-  fmt::print("{}: profile {}, {} index keys, {}\n", options.dir, models::name_of(o.profile),
+  fmt::print("{}: profile {}, {} index keys, {}\n", dir, models::name_of(o.profile),
              o.profile == models::Profile::exact ? "f32" : o.index_keys == IndexKeys::fp8 ? "fp8" : o.index_keys == IndexKeys::bf16 ? "bf16" : "f32", device.description());
   fmt::print("{:>6} {:>7} {:>12} {:>12} {:>20} {:>14}  {}\n", "prompt", "tokens", "logit error", "streams", "selection", "greedy", "verdict");
   bool all = true;
@@ -300,6 +302,32 @@ int verify(device::Device& device, const VerifyOptions& options) {
   }
   fmt::print("{}\n", all ? "all prompts agree" : "some prompts differ from the reference");
   return all ? 0 : 1;
+}
+
+}  // namespace
+
+Run add_verify(CLI::App& program) {
+  auto flags = std::make_shared<ModelFlags>();
+  flags->profile = "exact";
+  CLI::App* verb = program.add_subcommand("verify", "Recompute a checkpoint's reference outputs and print how well they agree");
+  add_model_flags(*verb, *flags, ModelArgument::required);
+  verb->footer("MODEL holds golden.safetensors: prompts with the logits, selections and greedy tokens that an independent implementation\n"
+               "computed. Every prompt must agree within the stated tolerances, else the exit code is 1.\n\n"
+               "  exact  logits within 2e-4 of the largest, the same tokens selected (ties apart), the same greedy tokens where the\n"
+               "         reference's best leads by more than 0.002\n"
+               "  fast   relative logit error below 2e-2, 97 % of the selected tokens, the same greedy tokens beyond a lead of 0.3\n\n"
+               "  winnow verify models/winnow-tiny\n"
+               "  winnow verify DIR --profile fast --index-keys fp8\n"
+               "  winnow verify DIR --kernel isa=avx2");
+  return [flags] {
+    apply_log_level(*flags);
+    const std::unique_ptr<device::Device> device = device::make_cpu(device_options(*flags));
+    device->forced = forced_kernels(*flags);
+    models::Options options;
+    options.profile = profile_of(*flags);
+    options.index_keys = index_keys_of(*flags);
+    return verify(*device, flags->model, options);
+  };
 }
 
 }  // namespace winnow::cli

@@ -1,0 +1,211 @@
+// winnow bench: how fast a model runs here, end to end and op by op, as shares of what this machine was just measured to
+// reach. With --shape, random weights at the published sizes: no download.
+#include <fmt/format.h>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "base/json_writer.h"
+#include "cli/flags.h"
+#include "cli/runner.h"
+#include "cli/session.h"
+#include "cli/verb.h"
+#include "device/cpu/peaks.h"
+
+namespace winnow::cli {
+namespace {
+
+struct BenchFlags {
+  ModelFlags model;
+  std::string shape;
+  int64_t layers = 2, context = 4096, batch = 1, prompt = 512, steps = 0;
+  bool json = false;
+};
+
+// GLM-5.3-Flash at its published sizes, cut to `layers` layers: a KDA layer with a dense MLP, an MLA layer with experts, then KDA
+// layers with experts and so on, as layers 2, 3, 4, ... of the model are.
+weights::Config glm_5_3_flash(int64_t layers) {
+  weights::Config c;
+  c.architecture = "Glm5NextForConditionalGeneration";
+  c.model_type = "glm5_next";
+  c.vocab_size = 154880; c.hidden_size = 4096; c.max_position_embeddings = 1048576;
+  c.heads = 64; c.q_lora_rank = 1536; c.kv_lora_rank = 512; c.qk_nope_head_dim = 256; c.v_head_dim = 256;
+  c.index_heads = 32; c.index_head_dim = 128; c.index_topk = 2048; c.index_kpool = 4;
+  c.kda_heads = 64; c.kda_head_dim = 128; c.conv_taps = 4;
+  c.intermediate_size = 12288; c.moe_intermediate_size = 2048; c.experts = 288; c.shared_experts = 1; c.experts_per_token = 8;
+  c.routed_scaling = 2.5f; c.swiglu_limit = 10.0f;
+  c.hc_streams = 4; c.hc_iterations = 20;
+  c.block_fp8 = true;
+  for (int64_t i = 2; i < 2 + layers; ++i)
+    c.layers.push_back({.mixer = i % 4 == 3 ? weights::Mixer::mla : weights::Mixer::kda,
+                        .feed_forward = i < 3 ? weights::FeedForward::dense : weights::FeedForward::moe,
+                        .indexer = weights::Indexer::full});
+  return c;
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+struct Section {
+  std::string name;
+  double seconds = 0;      // of one step: the median
+  int64_t tokens = 0;      // of one step
+  double weight_gb_s = 0;  // weight bytes of a step over its time
+  device::Trace trace;
+  int64_t traced_steps = 0;
+};
+
+// Runs `step` until a second has passed (at least three times), then once more with the ops traced.
+template <class F>
+Section measure(const std::string& name, device::Device& device, int64_t tokens, int64_t steps, F&& step) {
+  Section s{.name = name, .seconds = 0, .tokens = tokens, .weight_gb_s = 0, .trace = {}, .traced_steps = 0};
+  step();  // warm
+  std::vector<double> times;
+  for (double start = now(); steps > 0 ? static_cast<int64_t>(times.size()) < steps : times.size() < 3 || now() - start < 2.0;) {
+    const double t = now();
+    step();
+    times.push_back(now() - t);
+    if (times.size() >= 1000) break;
+  }
+  std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2), times.end());
+  s.seconds = times[times.size() / 2];
+  device.queue().set_trace(&s.trace);
+  for (int i = 0; i < 3; ++i, ++s.traced_steps) step();
+  device.queue().set_trace(nullptr);
+  return s;
+}
+
+std::string percent(double part, double whole) { return whole > 0 && part > 0 ? fmt::format("{:.0f} %", 100 * part / whole) : "-"; }
+
+void print(const Section& s, const device::Peaks& peaks) {
+  fmt::print("\n{}: {:.3f} ms a step, {:.1f} tokens/s", s.name, s.seconds * 1e3, static_cast<double>(s.tokens) / s.seconds);
+  if (s.weight_gb_s > 0) fmt::print(", {:.1f} GB/s of weights = {} of the read rate", s.weight_gb_s, percent(s.weight_gb_s, peaks.read_gb_s));
+  fmt::print("\n  {:<52} {:>6} {:>10} {:>7} {:>9} {:>7} {:>9} {:>7}\n", "op", "calls", "ms a step", "share", "GB/s", "of read", "GFLOP/s", "of peak");
+  std::vector<std::pair<std::string, device::Trace::Entry>> list(s.trace.entries().begin(), s.trace.entries().end());
+  std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  double total = 0;
+  for (const auto& [label, e] : list) total += e.seconds;
+  for (const auto& [label, e] : list) {
+    const double gb = e.bytes / e.seconds * 1e-9, gf = e.flops / e.seconds * 1e-9;
+    fmt::print("  {:<52} {:>6} {:>10.3f} {:>7} {:>9} {:>7} {:>9} {:>7}\n", label, e.calls / s.traced_steps, e.seconds * 1e3 / static_cast<double>(s.traced_steps), percent(e.seconds, total),
+               e.bytes > 0 ? fmt::format("{:.1f}", gb) : "-", percent(gb, peaks.read_gb_s), e.flops > 0 ? fmt::format("{:.0f}", gf) : "-", percent(gf, std::max(peaks.f32_gflops, peaks.bf16_gflops)));
+  }
+}
+
+void write(JsonWriter& w, const Section& s, const device::Peaks& peaks) {
+  w.begin_object().field("name", s.name).field("ms_a_step", s.seconds * 1e3).field("tokens_s", static_cast<double>(s.tokens) / s.seconds);
+  if (s.weight_gb_s > 0) w.field("weight_gb_s", s.weight_gb_s).field("share_of_read", s.weight_gb_s / peaks.read_gb_s);
+  w.key("ops").begin_array();
+  for (const auto& [label, e] : s.trace.entries()) {
+    w.begin_object().field("op", label).field("calls", e.calls / s.traced_steps).field("ms_a_step", e.seconds * 1e3 / static_cast<double>(s.traced_steps));
+    if (e.bytes > 0) w.field("gb_s", e.bytes / e.seconds * 1e-9).field("share_of_read", e.bytes / e.seconds * 1e-9 / peaks.read_gb_s);
+    if (e.flops > 0) w.field("gflop_s", e.flops / e.seconds * 1e-9).field("share_of_peak", e.flops / e.seconds * 1e-9 / std::max(peaks.f32_gflops, peaks.bf16_gflops));
+    w.end_object();
+  }
+  w.end_array().end_object();
+}
+
+Section decode(device::Device& device, models::Glm5Next& model, Runner& runner, int64_t batch, int64_t context, int64_t steps) {
+  for (int64_t s = 0; s < batch; ++s) runner.assume(s, context);
+  std::vector<int32_t> tokens(static_cast<size_t>(batch));
+  int32_t next = 1;
+  Section s = measure(fmt::format("decode, batch {}, context {}", batch, context), device, batch, steps, [&] {
+    for (int32_t& t : tokens) t = static_cast<int32_t>((next += 7919) % model.config().vocab_size);
+    if (runner.length() + 1 >= model.options().max_context)
+      for (int64_t i = 0; i < batch; ++i) runner.assume(i, context);
+    runner.decode(tokens);
+  });
+  if (batch == 1) s.weight_gb_s = static_cast<double>(model.weight_bytes_per_token()) / s.seconds * 1e-9;
+  return s;
+}
+
+Section prefill(device::Device& device, models::Glm5Next& model, Runner& runner, int64_t prompt, int64_t steps) {
+  std::vector<int32_t> tokens(static_cast<size_t>(prompt));
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>((i * 7919 + 1) % static_cast<size_t>(model.config().vocab_size));
+  return measure(fmt::format("prefill, {} tokens", prompt), device, prompt, steps, [&] {
+    runner.reset();
+    runner.prefill(tokens, 1, [](int64_t, std::span<const float>) {});
+  });
+}
+
+int bench(const BenchFlags& f) {
+  const std::unique_ptr<device::Device> device = device::make_cpu(device_options(f.model));
+  device->forced = forced_kernels(f.model);
+  device->pin_caller();
+  fmt::print(stderr, "measuring this machine\n");
+  const device::Peaks peaks = device::measure_peaks(*device);
+
+  models::Options o;
+  o.profile = profile_of(f.model);
+  o.index_keys = index_keys_of(f.model);
+  o.max_rows = std::max<int64_t>(round_up(std::min<int64_t>(f.prompt, 512), kChunkGrid), kChunkGrid);
+  o.max_sequences = o.max_logit_rows = f.batch;
+  o.max_context = round_up(std::max(f.context + 1024, f.prompt), o.page_tokens);
+  std::unique_ptr<models::Glm5Next> model;
+  std::string name = f.shape.empty() ? model_folder(f.model) : fmt::format("{}, {} layers, random weights", f.shape, f.layers);
+  const double start = now();
+  if (f.shape.empty()) {
+    model = std::make_unique<models::Glm5Next>(*device, weights::Checkpoint::open(model_folder(f.model)).or_throw(), o);
+  } else {
+    fmt::print(stderr, "making {} layers of random weights\n", f.layers);
+    static const weights::Config config = glm_5_3_flash(f.layers);
+    model = std::make_unique<models::Glm5Next>(*device, config, o, 1);
+  }
+  const double load_s = now() - start;
+  int64_t weight_bytes = 0;
+  for (const device::PlanLine& line : device->plan())
+    if (line.what == "weights") weight_bytes = line.bytes;
+  Runner runner(*device, *model, f.batch, o.max_context);
+
+  std::vector<Section> sections;
+  sections.push_back(decode(*device, *model, runner, 1, f.context, f.steps));
+  if (f.batch > 1) sections.push_back(decode(*device, *model, runner, f.batch, f.context, f.steps));
+  sections.push_back(prefill(*device, *model, runner, f.prompt, f.steps));
+
+  if (f.json) {
+    JsonWriter w({.spaced = true});
+    w.begin_object().field("model", name).field("device", device->description()).field("profile", models::name_of(o.profile));
+    w.field("read_gb_s", peaks.read_gb_s).field("f32_gflops", peaks.f32_gflops).field("bf16_gflops", peaks.bf16_gflops);
+    w.field("weight_bytes", weight_bytes).field("weight_bytes_per_token", model->weight_bytes_per_token()).field("load_s", load_s).key("sections").begin_array();
+    for (const Section& s : sections) write(w, s, peaks);
+    w.end_array().end_object();
+    fmt::print("{}\n", w.str());
+    return 0;
+  }
+  fmt::print("{}\n{}, profile {}\nmeasured here: read {:.1f} GB/s, f32 {:.0f} GFLOP/s{}\n", name, device->description(), models::name_of(o.profile), peaks.read_gb_s, peaks.f32_gflops,
+             peaks.bf16_gflops > 0 ? fmt::format(", bf16 {:.0f} GFLOP/s", peaks.bf16_gflops) : "");
+  fmt::print("weights: {:.2f} GB ready in {:.1f} s, {:.3f} GB read for a token\n", static_cast<double>(weight_bytes) * 1e-9, load_s, static_cast<double>(model->weight_bytes_per_token()) * 1e-9);
+  for (const Section& s : sections) print(s, peaks);
+  return 0;
+}
+
+}  // namespace
+
+Run add_bench(CLI::App& program) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* verb = program.add_subcommand("bench", "Measure speed, end to end and op by op, as shares of this machine's measured peaks");
+  add_model_flags(*verb, flags->model, ModelArgument::optional);
+  verb->add_option("--shape", flags->shape, "Random weights at the sizes of a published model instead of MODEL: glm-5.3-flash");
+  verb->add_option("--layers", flags->layers, "Layers of --shape (2 layers hold 7.9 GB, each further one 7.5 GB)")->check(CLI::Range(1, 45))->capture_default_str();
+  verb->add_option("--context", flags->context, "Tokens before the decoded one")->check(CLI::Range(1, 1048576))->capture_default_str();
+  verb->add_option("--batch", flags->batch, "Also decode this many sequences together")->check(CLI::Range(1, 1024))->capture_default_str();
+  verb->add_option("--prompt", flags->prompt, "Tokens of the prefill")->check(CLI::Range(1, 1048576))->capture_default_str();
+  verb->add_option("--steps", flags->steps, "Steps to time; 0: two seconds' worth")->check(CLI::Range(0, 100000))->capture_default_str();
+  verb->add_flag("--json", flags->json, "One JSON object instead of tables");
+  verb->footer("Shares of peak are shares of this machine's f32 or bf16 multiply-add rate, measured at the start of the same run.\n\n"
+               "  winnow bench                                            the small model\n"
+               "  winnow bench --batch 8 --context 1000\n"
+               "  winnow bench --shape glm-5.3-flash --layers 2           layers of the real size");
+  return [flags] {
+    apply_log_level(flags->model);
+    if (!flags->shape.empty() && flags->shape != "glm-5.3-flash")
+      throw Error(fmt::format("--shape: unknown shape '{}' (known: glm-5.3-flash)", flags->shape), Failure::usage);
+    if (!flags->shape.empty() && !flags->model.model.empty()) throw Error("--shape and MODEL exclude each other", Failure::usage);
+    return bench(*flags);
+  };
+}
+
+}  // namespace winnow::cli
