@@ -172,7 +172,7 @@ int bench(const BenchFlags& f) {
     w.field("weight_bytes", weight_bytes).field("weight_bytes_per_token", model->weight_bytes_per_token()).field("load_s", load_s).key("sections").begin_array();
     for (const Section& s : sections) write(w, s, peaks);
     w.end_array().end_object();
-    fmt::print("{}\n", w.str());
+    fmt::print("{}\n", w.text());
     return 0;
   }
   fmt::print("{}\n{}, profile {}\nmeasured here: read {:.1f} GB/s, f32 {:.0f} GFLOP/s{}\n", name, device->description(), models::name_of(o.profile), peaks.read_gb_s, peaks.f32_gflops,

@@ -4,7 +4,7 @@
 //   streams    the residual streams entering each layer, where the set stores them
 //   greedy     the continuation, one decode step a token
 // Where index scores tie, the reference's choice is arbitrary and ours is the lower pool: a row is then reported as a tie,
-// and what follows it is compared with the stored selection forced (docs/verify.md).
+// and what follows it is compared with the stored selection forced (docs/model.md, Agreement).
 #include <fmt/format.h>
 
 #include <CLI/App.hpp>
