@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,7 @@ using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 // Collects what a model wants under official names, then checks everything at once (missing, wrong shape, wrong type,
 // unused: one Error that lists them) and copies it into memory of the device with all workers.
 // Recognised but not loaded here: the MTP layer (index config.layers.size()) and model.visual.*; they are checked for
-// names and shapes by `winnow info` and loaded by who uses them.
+// names and shapes here and loaded by a loader whose wishes are theirs.
 class Loader {
  public:
   Loader(const Checkpoint& checkpoint, device::Device& device);
@@ -49,14 +50,16 @@ class Loader {
   // *to is filled by load(). Names are without "model.language_model." except lm_head.weight: "layers.3.self_attn.q_a_proj.weight".
   // A matrix stays f32, bf16 or e4m3 (with its block scales); f16 becomes f32.
   void matrix(Matrix* to, const std::string& name, int64_t n, int64_t k);
-  // Widened to f32 whatever it is stored as.
+  // Widened to f32 whatever it is stored as. "layers.0.self_attn.conv1d.weight" {3P, 1, taps} or {3P, taps} is q|k|v in
+  // one, also where the three are stored apart.
   void f32(ConstTensorView* to, const std::string& name, std::vector<int64_t> shape);
-  // Rows [first, first + count) of a stored tensor as above are what the fused names need; the loader does that itself.
   // Whole matrix as f32, dequantised, handed to `use` while loading; nothing is kept (kv_b_proj is split and transposed).
   void visit(const std::string& name, int64_t n, int64_t k, std::function<void(ConstTensorView f32)> use);
-  // Storage type of a matrix before it is loaded, e.g. to build its Op: e4m3, bf16 or f32 (f16 reads as f32).
+  // Storage type of a matrix before it is loaded, e.g. to build its Op: e4m3, bf16 or f32 (f16 reads as f32, and so does
+  // a tensor that is missing: load() reports it).
   DType type_of(const std::string& name) const;
-  // Throws Error. Memory is accounted as "weights" in the device's plan and owned by the returned buffers.
+  // Once. Throws Error; a value that is NaN or infinite is one. Memory is accounted as "weights" in the device's plan
+  // and owned by the returned buffers; tensors are aligned to 64 bytes.
   std::vector<device::Buffer> load(const Progress& progress = {});
 
  private:

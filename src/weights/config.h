@@ -22,6 +22,13 @@ struct Layer {
   Indexer indexer;  // of mla layers
 };
 
+// The image tower, as far as names and shapes of its tensors need it.
+struct VisionConfig {
+  int64_t depth = 0, hidden_size = 0, heads = 0, intermediate_size = 0, out_hidden_size = 0, projection_size = 0;
+  int64_t patch_size = 0, temporal_patch_size = 0, merge_size = 0, channels = 0;
+  bool bias = true;  // of the blocks' projections
+};
+
 struct Config {
   std::string architecture;  // Glm5NextForConditionalGeneration
   std::string model_type;    // glm5_next
@@ -42,7 +49,7 @@ struct Config {
   int64_t intermediate_size = 0, moe_intermediate_size = 0, experts = 0, shared_experts = 0, experts_per_token = 0;
   int64_t expert_groups = 1, kept_groups = 1;
   bool normalise_router = true;
-  float routed_scaling = 1.0f, swiglu_limit = 0.0f;
+  float routed_scaling = 1.0f, swiglu_limit = 0.0f;  // limit: infinity where the config says null
   // mHC
   int64_t hc_streams = 0;
   int hc_iterations = 0;
@@ -51,8 +58,11 @@ struct Config {
   bool tied_embeddings = false;
   int64_t mtp_layers = 0;        // stored at index layers.size(); absent from re-saved checkpoints
   bool has_vision = false;       // vision_config present
+  VisionConfig vision;
   bool block_fp8 = false;        // quantization_config: fp8, e4m3, blocks of 128 x 128
   std::vector<int32_t> eos_token_ids;   // config.json and generation_config.json, the latter first
+  // Ids that stand for media in a prompt, -1 where the config names none.
+  int32_t image_token_id = -1, video_token_id = -1;
   float default_temperature = 1.0f, default_top_p = 1.0f;  // generation_config.json
 
   int64_t kda_layers() const;

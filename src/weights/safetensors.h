@@ -4,13 +4,14 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/view.h"
+#include "weights/file.h"
 
 namespace winnow::weights {
 
@@ -20,7 +21,7 @@ struct TensorInfo {
   int64_t offset = 0, bytes = 0;  // inside the file's data section
 };
 
-// The header of one file, checked: sizes against shapes and types, ranges against the file, overlaps and holes.
+// The header of one file, checked: sizes against shapes and types, ranges against the file, alignment, overlaps and holes.
 // `data_bytes`: size of the data section.
 Result<std::map<std::string, TensorInfo, std::less<>>> parse_header(std::string_view json, int64_t data_bytes, std::string_view where);
 
@@ -34,12 +35,16 @@ class SafetensorsFile {
   const std::string& path() const { return path_; }
   const std::map<std::string, TensorInfo, std::less<>>& tensors() const { return tensors_; }
   const TensorInfo* find(std::string_view name) const;
-  std::span<const std::byte> data(const TensorInfo& t) const;
+  std::span<const std::byte> data(const TensorInfo& t) const;  // mapped: a file that shrinks meanwhile kills the process
+  // Position of a tensor in file(), whose reads fail with an error instead.
+  int64_t position(const TensorInfo& t) const { return data_start_ + t.offset; }
+  const File& file() const { return file_; }
   ConstTensorView view(std::string_view name) const;  // rank <= 4; check()s that it exists
 
  private:
-  SafetensorsFile() = default;
+  explicit SafetensorsFile(File file) : file_(std::move(file)) {}
   std::string path_;
+  File file_;
   std::map<std::string, TensorInfo, std::less<>> tensors_;
   std::byte* map_ = nullptr;
   size_t map_bytes_ = 0;

@@ -1,0 +1,168 @@
+#include "weights/transfer.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+
+#include "base/units.h"
+#include "device/cpu/workers.h"
+#include "weights/json.h"
+
+namespace winnow::weights {
+namespace {
+
+constexpr int64_t kChunkBytes = 256 << 10;  // stays in a core's second-level cache between the read and the look at it
+constexpr int64_t kRoundBytes = 64 << 20;   // between two reports; also the reach of reading ahead
+constexpr int64_t kReportUs = 100'000;
+
+int64_t now_us() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A piece of a transfer that one worker does at a time.
+struct Chunk {
+  const Transfer* transfer;
+  int64_t first, count;  // elements within the transfer
+};
+
+template <class T>
+bool any_not_finite(const T* v, int64_t n, T exponent) {
+  T bad = 0;
+  for (int64_t i = 0; i < n; ++i) bad |= static_cast<T>((v[i] & exponent) == exponent);
+  return bad != 0;
+}
+
+bool any_e4m3_nan(const uint8_t* v, int64_t n) {
+  uint8_t bad = 0;
+  for (int64_t i = 0; i < n; ++i) bad |= static_cast<uint8_t>((v[i] & 0x7f) == 0x7f);
+  return bad != 0;
+}
+
+bool any_bad(DType type, const std::byte* v, int64_t n) {
+  switch (type) {
+    case DType::e4m3: return any_e4m3_nan(reinterpret_cast<const uint8_t*>(v), n);
+    case DType::bf16: return any_not_finite(reinterpret_cast<const uint16_t*>(v), n, uint16_t{0x7f80});
+    case DType::f16: return any_not_finite(reinterpret_cast<const uint16_t*>(v), n, uint16_t{0x7c00});
+    case DType::f32: return any_not_finite(reinterpret_cast<const uint32_t*>(v), n, uint32_t{0x7f800000});
+    default: return false;
+  }
+}
+
+bool all_positive(const float* v, int64_t n) {
+  bool good = true;
+  for (int64_t i = 0; i < n; ++i) good &= v[i] > 0.0f;
+  return good;
+}
+
+void widen(DType from, const std::byte* v, int64_t n, float* to) {
+  switch (from) {
+    case DType::bf16:
+      for (int64_t i = 0; i < n; ++i) to[i] = to_float(reinterpret_cast<const Bf16*>(v)[i]);
+      break;
+    case DType::f16:
+      for (int64_t i = 0; i < n; ++i) to[i] = to_float(reinterpret_cast<const F16*>(v)[i]);
+      break;
+    default: check(false, "only bf16 and f16 are widened");
+  }
+}
+
+// 0, a read error, or kBadValue.
+constexpr int kBadValue = -2;
+int move(const Chunk& c, std::byte* bounce) {
+  const Transfer& t = *c.transfer;
+  const Piece& p = t.piece;
+  const DType from = p.entry.info->dtype;
+  const bool direct = from == t.type;
+  std::byte* const to = t.to + bytes_of(t.type, c.first);
+  std::byte* const raw = direct ? to : bounce;
+  const auto bytes = static_cast<size_t>(bytes_of(from, c.count));
+  const int64_t at = p.entry.file->position(*p.entry.info) + bytes_of(from, p.first + c.first);
+  if (const int e = p.entry.file->file().read(at, {raw, bytes})) return e;
+  if (any_bad(from, raw, c.count)) return kBadValue;
+  if (t.scale && !all_positive(reinterpret_cast<const float*>(raw), c.count)) return kBadValue;
+  if (!direct) widen(from, raw, c.count, reinterpret_cast<float*>(to));
+  return 0;
+}
+
+Error explain(const Transfer& t, int code) {
+  const Piece& p = t.piece;
+  if (code != kBadValue) return error("{}: tensor {}: {}", p.entry.file->path(), *p.name, describe_read_error(code));
+  if (t.scale) return error("{}: tensor {}: a scale is NaN, infinite or not positive", p.entry.file->path(), *p.name);
+  return error("{}: tensor {}: a value is NaN or infinite", p.entry.file->path(), *p.name);
+}
+
+}  // namespace
+
+int64_t stored_bytes(const Piece& p) { return bytes_of(p.entry.info->dtype, p.count); }
+
+Transfers::Transfers(device::Queue& queue, int64_t total_bytes, const Progress& progress) : queue_(queue), total_(total_bytes), progress_(progress) {
+  if (progress_) progress_(0, total_);
+  reported_us_ = now_us();
+}
+
+void Transfers::finish() {
+  if (progress_) progress_(total_, total_);
+}
+
+void Transfers::run(std::vector<Transfer> transfers) {
+  std::sort(transfers.begin(), transfers.end(), [](const Transfer& a, const Transfer& b) {
+    auto key = [](const Transfer& t) { return std::tuple(t.piece.entry.file, t.piece.entry.info->offset, t.piece.first); };
+    return key(a) < key(b);
+  });
+  std::vector<Chunk> chunks;
+  for (const Transfer& t : transfers) {
+    const int64_t step = kChunkBytes * 8 / bits_of(t.piece.entry.info->dtype);
+    for (int64_t first = 0; first < t.piece.count; first += step) chunks.push_back({&t, first, std::min(step, t.piece.count - first)});
+  }
+  auto chunk_bytes = [](const Chunk& c) { return bytes_of(c.transfer->piece.entry.info->dtype, c.count); };
+  auto round_end = [&](size_t begin) {
+    size_t end = begin;
+    for (int64_t bytes = 0; end < chunks.size() && bytes < kRoundBytes; ++end) bytes += chunk_bytes(chunks[end]);
+    return end;
+  };
+
+  device::Workers& workers = queue_.workers();
+  std::vector<std::byte> bounce(static_cast<size_t>(kChunkBytes * workers.count()));
+  for (size_t begin = 0, end = round_end(0); begin < chunks.size();) {
+    const size_t next = round_end(end);
+    for (size_t i = end; i < next; ++i) {
+      const Piece& p = chunks[i].transfer->piece;
+      const int64_t at = p.entry.file->position(*p.entry.info) + bytes_of(p.entry.info->dtype, p.first + chunks[i].first);
+      p.entry.file->file().will_need(at, chunk_bytes(chunks[i]));
+    }
+    std::atomic<size_t> taken{begin}, bad{chunks.size()};
+    std::vector<int> codes(end - begin, 0);
+    workers.run(workers.count(), 1, [&](int64_t, int64_t, int worker) {
+      for (size_t i; (i = taken.fetch_add(1, std::memory_order_relaxed)) < end;) {
+        codes[i - begin] = move(chunks[i], bounce.data() + kChunkBytes * worker);
+        if (codes[i - begin] != 0) bad.store(i, std::memory_order_relaxed);
+      }
+    });
+    if (bad.load() != chunks.size()) {
+      const auto first = std::find_if(codes.begin(), codes.end(), [](int c) { return c != 0; });
+      throw explain(*chunks[begin + static_cast<size_t>(first - codes.begin())].transfer, *first);
+    }
+    for (size_t i = begin; i < end; ++i) done_ += chunk_bytes(chunks[i]);
+    if (progress_ && now_us() - reported_us_ >= kReportUs) {
+      progress_(done_, total_);
+      reported_us_ = now_us();
+    }
+    begin = end;
+    end = next;
+  }
+}
+
+void dequantise(device::Queue& queue, const std::byte* codes, const float* scale, int64_t n, int64_t k, float* to) {
+  std::array<float, 256> value;
+  for (int i = 0; i < 256; ++i) value[static_cast<size_t>(i)] = to_float(E4m3{static_cast<uint8_t>(i)});
+  const int64_t blocks = ceil_div(k, kFp8Block);
+  queue.workers().run(n, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t j = 0; j < k; ++j)
+        to[i * k + j] = value[static_cast<size_t>(codes[i * k + j])] * scale[i / kFp8Block * blocks + j / kFp8Block];
+  });
+}
+
+}  // namespace winnow::weights
