@@ -67,7 +67,7 @@ Prompt make_prompt(const RunFlags& f, const Session& session) {
   const std::vector<text::Piece> pieces = session.chat_template().render(context).or_throw();
   p.ids = session.tokenizer().encode(pieces);
   p.chat = true;
-  p.starts_in_reasoning = text::joined(pieces).ends_with("<think>");
+  p.starts_in_reasoning = text::opens_reasoning(pieces);
   return p;
 }
 
@@ -170,7 +170,7 @@ Run add_run(CLI::App& program) {
   verb->add_option("--token-ids", flags->token_ids, "the prompt as token ids: 1,2,3");
   verb->add_option("--system", flags->system, "a system message before the prompt");
   verb->add_flag("--raw", flags->raw, "take -p as it is, control tokens such as <|user|> included; no template");
-  verb->add_option("--reasoning-effort", flags->reasoning_effort, "for the template: low, high, max")->check(CLI::IsMember({"low", "medium", "high", "max"}));
+  verb->add_option("--reasoning-effort", flags->reasoning_effort, "for the template: low, high, max")->check(CLI::IsMember({"low", "high", "max"}));
   verb->add_option("--max-tokens", flags->max_tokens, "longest answer in tokens")->check(CLI::Range(int64_t{1}, int64_t{1} << 24))->capture_default_str();
   verb->add_option("--stop", flags->stop, "end the answer before this text; repeatable");
   verb->add_flag("--ignore-eos", flags->ignore_eos, "do not stop at the model's stop tokens");

@@ -37,6 +37,11 @@ std::string StopStrings::append(std::string_view text) {
 
 std::string StopStrings::flush() { return std::exchange(pending_, {}); }
 
+bool opens_reasoning(std::span<const Piece> prompt) {
+  while (!prompt.empty() && prompt.back().text.empty()) prompt = prompt.first(prompt.size() - 1);
+  return !prompt.empty() && prompt.back().trusted && prompt.back().text.ends_with("<think>");
+}
+
 AnswerReader::AnswerReader(const Tokenizer& tokenizer, AnswerOptions options)
     : detokenizer_(tokenizer, options.skip_special), stop_(std::move(options.stop)) {
   if (!options.split_reasoning) return;

@@ -5,6 +5,7 @@
 // string waits; where the tokens were cut never changes what is shown.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,9 @@ class StopStrings {
   bool found_ = false;
 };
 
+// True if what the template wrote last opens the reasoning block; text of a message that looks like it does not count.
+bool opens_reasoning(std::span<const Piece> prompt);
+
 struct AnswerText { std::string reasoning, content; };
 
 struct AnswerOptions {
@@ -43,6 +47,7 @@ class AnswerReader {
   AnswerText append(Token id, bool may_stop = true);
   AnswerText finish();                            // the rest; call once, also after a stop
   bool stopped() const { return stop_.found(); }  // by a stop string
+  bool in_reasoning() const { return in_reasoning_; }  // where the next token goes
 
  private:
   void emit(std::string text, bool may_stop, AnswerText* to);

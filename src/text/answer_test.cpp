@@ -97,6 +97,13 @@ TEST_F(AnswerReaderTest, SplitsReasoning) {
   EXPECT_EQ(a.content, "x</think>y");
 }
 
+TEST(OpensReasoning, OnlyWhatTheTemplateWroteCounts) {
+  EXPECT_TRUE(opens_reasoning(std::vector<Piece>{{"hi", false}, {"<|assistant|><think>", true}, {"", false}}));
+  EXPECT_FALSE(opens_reasoning(std::vector<Piece>{{"<|assistant|>", true}, {"<think>", false}}));
+  EXPECT_FALSE(opens_reasoning(std::vector<Piece>{{"<think>x", true}}));
+  EXPECT_FALSE(opens_reasoning({}));
+}
+
 TEST_F(AnswerReaderTest, StopStringsConcernContentOnly) {
   AnswerOptions chat{.split_reasoning = true, .starts_in_reasoning = true, .stop = {"stone", "nd"}};
   AnswerText a = read("the stone and</think>a stone here", chat);

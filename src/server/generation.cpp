@@ -1,0 +1,144 @@
+#include "server/generation.h"
+
+#include <boost/json.hpp>
+
+namespace winnow::server {
+namespace {
+
+constexpr int64_t kCompletionTokens = 16;  // OpenAI's default for /v1/completions
+
+struct Tokens {
+  std::vector<int32_t> ids;
+  bool starts_in_reasoning = false;
+};
+
+std::variant<std::vector<Tokens>, Refusal> encode(const Request& r, const Services& s) {
+  std::vector<Tokens> out;
+  if (r.kind == Kind::completion) {
+    for (const Prompt& p : r.prompts) {
+      if (const auto* text = std::get_if<std::string>(&p)) out.push_back({s.tokenizer.encode(*text, true)});
+      else out.push_back({std::get<std::vector<int32_t>>(p)});
+    }
+    return out;
+  }
+  if (!s.chat_template) return Refusal{.message = "messages: this model has no chat template; use /v1/completions", .param = "messages", .code = {}};
+  const Result<std::vector<text::Piece>> pieces = s.chat_template->render(r.context);
+  if (!pieces) return Refusal{.message = fmt::format("messages: the chat template refuses them: {}", pieces.error().what()), .param = "messages", .code = {}};
+  out.push_back({s.tokenizer.encode(*pieces), text::opens_reasoning(*pieces)});
+  return out;
+}
+
+// How many tokens an answer may have after this prompt.
+std::variant<int64_t, Refusal> budget(const Request& r, const ModelFacts& facts, int64_t prompt) {
+  const int64_t room = facts.max_context - prompt;
+  const std::string field = r.kind == Kind::chat ? "messages" : "prompt";
+  if (room < 1 || room < r.min_tokens)
+    return Refusal{.message = fmt::format("{}: {} tokens leave no room for {} in the context of {}", field, prompt, r.min_tokens > 1 ? fmt::format("min_tokens {}", r.min_tokens) : "an answer", facts.max_context),
+                   .param = field, .code = "context_length_exceeded"};
+  if (!r.max_tokens) return r.kind == Kind::chat ? room : std::min(room, std::max(kCompletionTokens, r.min_tokens));
+  if (*r.max_tokens > room)
+    return Refusal{.message = fmt::format("{}: {} tokens after a prompt of {} exceed the context of {}", r.max_tokens_field, *r.max_tokens, prompt, facts.max_context),
+                   .param = r.max_tokens_field, .code = "context_length_exceeded"};
+  return *r.max_tokens;
+}
+
+engine::Request engine_request(const Request& r, const ModelFacts& facts, const std::vector<int32_t>& prompt, int64_t max_tokens, int64_t choice) {
+  engine::Request e;
+  e.prompt = prompt;
+  e.max_tokens = max_tokens;
+  e.sampling = r.sampling;
+  e.sampling.choice = static_cast<uint32_t>(choice);
+  e.stop_tokens = facts.eos_token_ids;
+  e.stop_tokens.insert(e.stop_tokens.end(), r.stop_tokens.begin(), r.stop_tokens.end());
+  e.ignore_eos = r.ignore_eos;
+  e.min_tokens = r.min_tokens;
+  return e;
+}
+
+}  // namespace
+
+void ChoiceText::append(const engine::Event& event, Delta* to) {
+  to->choice = index_;
+  to->finish = event.finish;
+  to->error = event.error;
+  const auto show = [&](text::AnswerText t) {
+    to->reasoning += t.reasoning;
+    to->content += t.content;
+  };
+  if (event.sampled.token >= 0) {
+    ++tokens_;
+    to->tokens.push_back(event.sampled);
+    if (reader_.in_reasoning()) ++reasoning_tokens_;
+    if (event.finish != engine::FinishReason::stop) show(reader_.append(event.sampled.token, tokens_ >= min_tokens_));  // a stop token has no text
+  }
+  if (reader_.stopped()) to->finish = engine::FinishReason::stop;
+  if (to->finish != engine::FinishReason::none) show(reader_.finish());
+}
+
+std::variant<Generation, Refusal> Generation::start(Request request, const Services& services) {
+  std::variant<std::vector<Tokens>, Refusal> encoded = encode(request, services);
+  if (auto* refusal = std::get_if<Refusal>(&encoded)) return std::move(*refusal);
+  Generation g(std::move(request));
+  const Request& r = g.request_;
+  for (const Tokens& prompt : std::get<std::vector<Tokens>>(encoded)) {
+    const int64_t n = static_cast<int64_t>(prompt.ids.size());
+    const std::variant<int64_t, Refusal> tokens = budget(r, services.facts, n);
+    if (const auto* refusal = std::get_if<Refusal>(&tokens)) return *refusal;
+    g.prompt_tokens_ += n;
+    for (int64_t i = 0; i < r.n; ++i) {
+      Result<engine::Stream> stream = services.engine.submit(engine_request(r, services.facts, prompt.ids, std::get<int64_t>(tokens), i));
+      if (!stream) return Refusal{.message = stream.error().what(), .param = {}, .code = {}};
+      text::AnswerOptions options{.split_reasoning = r.kind == Kind::chat, .starts_in_reasoning = prompt.starts_in_reasoning, .stop = r.stop};
+      const int64_t index = static_cast<int64_t>(g.choices_.size());
+      g.choices_.push_back({std::move(*stream), ChoiceText(index, services.tokenizer, std::move(options), r.min_tokens)});
+    }
+  }
+  return g;
+}
+
+Generation::~Generation() {
+  for (Choice& c : choices_) c.stream.on_event({});  // what it would wake may be gone before the engine notices
+}
+
+void Generation::on_news(const std::function<void()>& wake) {
+  for (Choice& c : choices_) c.stream.on_event(wake);
+}
+
+std::vector<Delta> Generation::poll() {
+  std::vector<Delta> news;
+  for (Choice& c : choices_) {
+    Delta delta;
+    engine::Event event;
+    while (!c.done && c.stream.try_next(&event)) {
+      c.text.append(event, &delta);
+      c.done = delta.finish != engine::FinishReason::none;
+      if (c.done && c.text.stopped()) c.stream.cancel();
+    }
+    if (request_.sampling.logprobs < 0) delta.tokens.clear();
+    if (!delta.empty()) news.push_back(std::move(delta));
+  }
+  return news;
+}
+
+bool Generation::done() const {
+  for (const Choice& c : choices_)
+    if (!c.done) return false;
+  return true;
+}
+
+void Generation::cancel() {
+  for (Choice& c : choices_)
+    if (!c.done) c.stream.cancel();
+}
+
+Usage Generation::usage() const {
+  Usage u{.prompt_tokens = prompt_tokens_};
+  for (const Choice& c : choices_) {
+    u.completion_tokens += c.text.tokens();
+    u.reasoning_tokens += c.text.reasoning_tokens();
+  }
+  if (!choices_.empty()) u.cached_tokens = choices_.front().stream.timings().cached_tokens;
+  return u;
+}
+
+}  // namespace winnow::server

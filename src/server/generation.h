@@ -1,0 +1,86 @@
+// One request while it runs: its choices, what of their text can be shown, and how it ends. The way up of a request:
+// engine events -> text::AnswerReader -> Delta. Streaming and whole answers are both made from the same deltas.
+//
+// start() is the way down: template, tokens, admission. It may take long for a long prompt and belongs on a thread that
+// may block; the rest is cheap and belongs to the thread that owns the connection.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/request.h"
+#include "text/answer.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace winnow::server {
+
+// What the server stands on. All of it outlives the server.
+struct Services {
+  engine::Engine& engine;
+  const text::Tokenizer& tokenizer;
+  const text::ChatTemplate* chat_template;  // null: the checkpoint has none, chat is refused
+  ModelFacts facts;
+};
+
+// News of one choice.
+struct Delta {
+  int64_t choice = 0;
+  std::string reasoning, content;
+  std::vector<ops::Sampled> tokens;  // what was drawn, the stop token included
+  engine::FinishReason finish = engine::FinishReason::none;
+  std::string error;                 // with FinishReason::error and cancelled
+  bool empty() const { return reasoning.empty() && content.empty() && tokens.empty() && finish == engine::FinishReason::none; }
+};
+
+// One choice's tokens on their way to text.
+class ChoiceText {
+ public:
+  ChoiceText(int64_t index, const text::Tokenizer& tokenizer, text::AnswerOptions options, int64_t min_tokens)
+      : index_(index), min_tokens_(min_tokens), reader_(tokenizer, std::move(options)) {}
+  void append(const engine::Event& event, Delta* to);
+  bool stopped() const { return reader_.stopped(); }  // by a stop string: the engine does not know yet
+  int64_t tokens() const { return tokens_; }
+  int64_t reasoning_tokens() const { return reasoning_tokens_; }
+  int64_t index() const { return index_; }
+
+ private:
+  int64_t index_, min_tokens_;
+  text::AnswerReader reader_;
+  int64_t tokens_ = 0, reasoning_tokens_ = 0;
+};
+
+struct Usage { int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0, reasoning_tokens = 0; };
+
+class Generation {
+ public:
+  static std::variant<Generation, Refusal> start(Request request, const Services& services);
+  Generation(Generation&&) = default;
+  Generation& operator=(Generation&&) = default;
+  ~Generation();
+
+  const Request& request() const { return request_; }
+  // `wake` is called from the engine's thread when there may be news.
+  void on_news(const std::function<void()>& wake);
+  // All news there is now, at most one delta a choice.
+  std::vector<Delta> poll();
+  bool done() const;
+  void cancel();
+  Usage usage() const;
+
+ private:
+  struct Choice {
+    engine::Stream stream;
+    ChoiceText text;
+    bool done = false;
+  };
+  Generation(Request request) : request_(std::move(request)) {}
+  Request request_;
+  int64_t prompt_tokens_ = 0;
+  std::vector<Choice> choices_;
+};
+
+}  // namespace winnow::server

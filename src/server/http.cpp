@@ -1,0 +1,451 @@
+// The one translation unit that includes Beast.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+
+#include <boost/asio.hpp>
+#include <boost/beast.hpp>
+#include <boost/url/parse.hpp>
+#include <boost/url/url_view.hpp>
+#include <list>
+#include <optional>
+
+#include "base/json_writer.h"
+#include "server/openai.h"
+#include "server/server.h"
+#include "server/sse.h"
+
+namespace winnow::server {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using asio::ip::tcp;
+using beast::error_code;
+
+constexpr auto kResult = asio::as_tuple(asio::use_awaitable);  // errors as values
+constexpr int kTextThreads = 2;
+constexpr std::chrono::hours kForever{24 * 365};
+
+using HttpRequest = http::request<http::string_body>;
+using HttpResponse = http::response<http::string_body>;
+
+// Something to wait for: news of a generation, a client that went away, the end of the grace. All but ring() belongs to
+// the I/O thread.
+class Bell : public std::enable_shared_from_this<Bell> {
+ public:
+  explicit Bell(asio::io_context& io) : io_(io), timer_(io) {}
+  void ring() {  // from any thread; many rings before the reader looks are one
+    if (rung_.exchange(true)) return;
+    asio::post(io_, [self = shared_from_this()] { self->timer_.cancel(); });
+  }
+  // False if nothing rang for so long.
+  asio::awaitable<bool> wait(std::chrono::steady_clock::duration longest) {
+    if (!rung_) {
+      timer_.expires_after(longest);
+      co_await timer_.async_wait(kResult);
+    }
+    co_return rung_.exchange(false);
+  }
+  bool gone = false;   // the client
+  bool abort = false;  // the grace is over
+
+ private:
+  asio::io_context& io_;
+  asio::steady_timer timer_;
+  std::atomic<bool> rung_{false};
+};
+
+struct Connection {
+  Connection(tcp::socket socket, asio::io_context& io) : stream(std::move(socket)), bell(std::make_shared<Bell>(io)) {}
+  beast::tcp_stream stream;
+  beast::flat_buffer buffer;
+  std::shared_ptr<Bell> bell;
+  bool busy = false;    // with a request
+  bool unread = false;  // the client may still be sending what was refused
+};
+
+std::string random_id() {
+  static constexpr char kLetters[] = "0123456789abcdefghijklmnopqrstuvwxyz";
+  std::random_device entropy;
+  std::string id;
+  for (int i = 0; i < 24; ++i) id += kLetters[entropy() % 36];
+  return id;
+}
+
+HttpResponse respond(const HttpRequest& request, int status, std::string body, bool keep_alive) {
+  HttpResponse r(static_cast<http::status>(status), request.version());
+  r.set(http::field::server, "winnow");
+  r.set(http::field::content_type, "application/json");
+  r.keep_alive(keep_alive);
+  if (request.method() != http::verb::head) r.body() = std::move(body);
+  r.prepare_payload();
+  return r;
+}
+
+}  // namespace
+
+struct Server::State {
+  State(const Services& s, const ServerOptions& o) : services(s), options(o), acceptor(io), signals(io), grace(io) {}
+
+  const Services services;
+  const ServerOptions options;
+  asio::io_context io{1};
+  asio::thread_pool text{kTextThreads};
+  tcp::acceptor acceptor;
+  asio::signal_set signals;
+  asio::steady_timer grace;
+  std::list<Connection> connections;
+  bool stopping = false;
+
+  void listen();
+  asio::awaitable<void> accept();
+  asio::awaitable<void> serve(std::list<Connection>::iterator c);
+  asio::awaitable<void> swallow(Connection& c);
+  asio::awaitable<bool> read(Connection& c, HttpRequest* request);
+  asio::awaitable<bool> route(Connection& c, const HttpRequest& request);
+  asio::awaitable<bool> generate(Connection& c, const HttpRequest& request, Kind kind);
+  asio::awaitable<bool> tell(Connection& c, const HttpRequest& request, Generation& generation);
+  asio::awaitable<bool> send(Connection& c, HttpResponse response);
+  asio::awaitable<bool> send_text(Connection& c, std::string text, bool chunked);
+  asio::awaitable<bool> refuse(Connection& c, const HttpRequest& request, Refusal refusal, bool keep_alive);
+  asio::awaitable<bool> healthy();
+  asio::awaitable<void> watch_signals();
+  void stop();
+  void abort_all();
+  void check_finished();
+
+  // Runs `work` on a text thread and continues on the I/O thread.
+  template <class F>
+  asio::awaitable<void> aside(F& work) {
+    auto run = [&work]() -> asio::awaitable<void> { work(); co_return; };
+    co_await asio::co_spawn(text.get_executor(), run, asio::use_awaitable);
+  }
+};
+
+void Server::State::listen() {
+  error_code bad;
+  const asio::ip::address address = asio::ip::make_address(options.host, bad);
+  tcp::endpoint endpoint(address, options.port);
+  if (bad) {
+    tcp::resolver resolver(io);
+    const auto found = resolver.resolve(options.host, std::to_string(options.port), tcp::resolver::passive, bad);
+    if (bad || found.empty()) throw Error(fmt::format("--host {}: {}", options.host, bad.message()), Failure::cannot_run);
+    endpoint = found.begin()->endpoint();
+  }
+  const auto step = [&](auto&& result) {
+    (void)result;
+    if (bad) throw Error(fmt::format("--host {} --port {}: cannot listen: {}", options.host, options.port, bad.message()), Failure::cannot_run);
+  };
+  step(acceptor.open(endpoint.protocol(), bad));
+  step(acceptor.set_option(tcp::acceptor::reuse_address(true), bad));
+  step(acceptor.bind(endpoint, bad));
+  step(acceptor.listen(asio::socket_base::max_listen_connections, bad));
+}
+
+asio::awaitable<void> Server::State::accept() {
+  while (acceptor.is_open()) {
+    auto [bad, socket] = co_await acceptor.async_accept(kResult);
+    if (bad == asio::error::operation_aborted) break;
+    if (bad) {  // out of descriptors: let some close
+      asio::steady_timer pause(io, std::chrono::milliseconds(50));
+      co_await pause.async_wait(kResult);
+      continue;
+    }
+    error_code ignored;
+    socket.set_option(tcp::no_delay(true), ignored);
+    connections.emplace_back(std::move(socket), io);
+    asio::co_spawn(io, serve(std::prev(connections.end())), asio::detached);
+  }
+}
+
+asio::awaitable<void> Server::State::serve(std::list<Connection>::iterator c) {
+  try {
+    if (static_cast<int>(connections.size()) > options.limits.connections) {
+      const HttpRequest none;
+      co_await refuse(*c, none, {.status = 503, .message = "too many connections; try again later", .param = {}, .code = {}}, false);
+    } else {
+      bool more = true;
+      while (more && !stopping) {
+        HttpRequest request;
+        more = co_await read(*c, &request);
+        if (more) more = co_await route(*c, request);
+        c->busy = false;
+      }
+    }
+  } catch (const std::exception& e) {  // out of memory and the like: this client's loss, not the server's
+    spdlog::error("connection: {}", e.what());
+  }
+  error_code ignored;
+  c->stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
+  if (c->unread && !stopping) co_await swallow(*c);
+  connections.erase(c);
+  check_finished();
+}
+
+// Takes what a refused client still sends, for a while: closing over unread bytes would reset the connection and with
+// it the answer that says why.
+asio::awaitable<void> Server::State::swallow(Connection& c) {
+  std::array<char, 16384> bytes;
+  c.stream.expires_after(std::chrono::seconds(2));
+  for (bool more = true; more;) {
+    auto [bad, n] = co_await c.stream.async_read_some(asio::buffer(bytes), kResult);
+    more = !bad;
+  }
+}
+
+// The next request; false if there is none, or one that cannot be answered further.
+asio::awaitable<bool> Server::State::read(Connection& c, HttpRequest* request) {
+  http::request_parser<http::string_body> parser;
+  parser.header_limit(static_cast<uint32_t>(options.limits.header_bytes));
+  parser.body_limit(options.limits.body_bytes);
+  c.stream.expires_after(options.limits.header_timeout);
+  auto [bad, header_bytes] = co_await http::async_read_header(c.stream, c.buffer, parser, kResult);
+  c.busy = !bad;
+  if (!bad && !parser.is_done()) {
+    c.stream.expires_after(options.limits.body_timeout);
+    if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+      http::response<http::empty_body> go_on(http::status::continue_, parser.get().version());
+      co_await http::async_write(c.stream, go_on, kResult);
+    }
+    auto [bad_body, body_bytes] = co_await http::async_read(c.stream, c.buffer, parser, kResult);
+    bad = bad_body;
+  }
+  c.stream.expires_never();
+  if (!bad) {
+    *request = parser.release();
+    co_return true;
+  }
+  const HttpRequest& so_far = parser.get();
+  Refusal why{.message = {}, .param = {}, .code = {}};
+  if (bad == http::error::body_limit) why = {413, fmt::format("the body exceeds {} bytes", options.limits.body_bytes), {}, {}};
+  else if (bad == http::error::header_limit) why = {431, fmt::format("the header exceeds {} bytes", options.limits.header_bytes), {}, {}};
+  else if (bad.category() == http::make_error_code(http::error::bad_method).category() && bad != http::error::end_of_stream && bad != http::error::partial_message)
+    why = {400, "not HTTP: " + bad.message(), {}, {}};
+  if (!why.message.empty()) {
+    co_await refuse(c, so_far, why, false);
+    c.unread = true;
+  }
+  co_return false;
+}
+
+asio::awaitable<bool> Server::State::route(Connection& c, const HttpRequest& request) {
+  struct Route { std::string_view path; http::verb method; };
+  static constexpr Route kRoutes[] = {{"/health", http::verb::get}, {"/v1/models", http::verb::get},
+                                      {"/v1/chat/completions", http::verb::post}, {"/v1/completions", http::verb::post}};
+  const bool keep = request.keep_alive() && !stopping;
+  const auto target = boost::urls::parse_origin_form(boost::core::string_view(request.target().data(), request.target().size()));
+  if (!target) co_return co_await refuse(c, request, {400, "the request target is no path", {}, {}}, false);
+  const std::string path = target->path();
+
+  const std::string one_model = "/v1/models/" + services.facts.name;
+  const Route model_route{one_model, http::verb::get};
+  const Route* found = path == one_model ? &model_route : nullptr;
+  for (const Route& r : kRoutes)
+    if (r.path == path) found = &r;
+  if (!found && path.starts_with("/v1/models/"))
+    co_return co_await refuse(c, request, {404, fmt::format("model: there is no such model here; this server has '{}'", services.facts.name), "model", "model_not_found"}, keep);
+  if (!found) co_return co_await refuse(c, request, {404, "there is nothing at " + path.substr(0, 200), {}, "not_found"}, keep);
+  if (request.method() != found->method) {
+    HttpResponse r = respond(request, 405, error_json({405, fmt::format("{} takes {} only", path, std::string_view(http::to_string(found->method))), {}, "method_not_allowed"}), keep);
+    r.set(http::field::allow, http::to_string(found->method));
+    co_return co_await send(c, std::move(r));
+  }
+  if (path == "/v1/chat/completions") co_return co_await generate(c, request, Kind::chat);
+  if (path == "/v1/completions") co_return co_await generate(c, request, Kind::completion);
+  if (path == "/v1/models") co_return co_await send(c, respond(request, 200, models_json(services.facts), keep));
+  if (path == "/health") {
+    const bool well = co_await healthy();
+    const char* status = well ? "ok" : "the engine finished no step within the deadline";
+    JsonWriter w;
+    w.begin_object().field("status", status).end_object();
+    co_return co_await send(c, respond(request, well ? 200 : 503, w.take(), keep));
+  }
+  co_return co_await send(c, respond(request, 200, model_json(services.facts), keep));
+}
+
+asio::awaitable<bool> Server::State::healthy() {
+  bool well = false;
+  auto ask = [&] { well = services.engine.healthy(options.limits.health_deadline); };
+  co_await aside(ask);
+  co_return well;
+}
+
+asio::awaitable<bool> Server::State::refuse(Connection& c, const HttpRequest& request, Refusal refusal, bool keep_alive) {
+  spdlog::info("{} {}: {} {}", std::string_view(request.method_string()), std::string_view(request.target().substr(0, 200)), refusal.status, refusal.message);
+  co_return co_await send(c, respond(request, refusal.status, error_json(refusal), keep_alive && !stopping));
+}
+
+asio::awaitable<bool> Server::State::send(Connection& c, HttpResponse response) {
+  c.stream.expires_after(options.limits.write_timeout);
+  auto [bad, n] = co_await http::async_write(c.stream, response, kResult);
+  c.stream.expires_never();
+  co_return !bad && response.keep_alive();
+}
+
+asio::awaitable<bool> Server::State::send_text(Connection& c, std::string text, bool chunked) {
+  c.stream.expires_after(options.limits.write_timeout);
+  error_code bad;
+  if (chunked) {
+    const auto chunk = http::make_chunk(asio::buffer(text));
+    std::tie(bad, std::ignore) = co_await asio::async_write(c.stream, chunk, kResult);
+  } else {
+    std::tie(bad, std::ignore) = co_await asio::async_write(c.stream, asio::buffer(text), kResult);
+  }
+  c.stream.expires_never();
+  co_return !bad;
+}
+
+// Rings when the client closes its side. Ends when that wait is cancelled, or when the client sends more.
+asio::awaitable<void> watch(tcp::socket& socket, std::shared_ptr<Bell> bell) {
+  auto [bad] = co_await socket.async_wait(tcp::socket::wait_read, kResult);
+  if (bad) co_return;
+  char byte = 0;
+  const ssize_t n = ::recv(socket.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (n > 0 || (n < 0 && errno == EAGAIN)) co_return;
+  bell->gone = true;
+  bell->ring();
+}
+
+asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& request, Kind kind) {
+  std::variant<Generation, Refusal> started = Refusal{.status = 500, .message = "the request could not be started", .param = {}, .code = {}};
+  auto start = [&] {
+    std::variant<Request, Refusal> parsed = parse_request(kind, request.body(), services.facts, options.limits);
+    if (auto* refusal = std::get_if<Refusal>(&parsed)) started.emplace<Refusal>(std::move(*refusal));
+    else started = Generation::start(std::move(std::get<Request>(parsed)), services);
+  };
+  co_await aside(start);
+  if (auto* refusal = std::get_if<Refusal>(&started)) co_return co_await refuse(c, request, *refusal, request.keep_alive());
+
+  Generation& generation = std::get<Generation>(started);
+  c.bell->gone = false;
+  generation.on_news([bell = c.bell] { bell->ring(); });
+  asio::co_spawn(io, watch(c.stream.socket(), c.bell), asio::detached);
+  const bool more = co_await tell(c, request, generation);
+  error_code ignored;
+  c.stream.socket().cancel(ignored);  // the watch
+  const Usage u = generation.usage();
+  spdlog::info("POST {}: {} prompt and {} answer tokens{}", std::string_view(request.target()), u.prompt_tokens, u.completion_tokens,
+               generation.done() ? "" : ", cancelled");
+  co_return more;
+}
+
+// Answers with a running generation, as a stream or as a whole. Leaves early, which cancels it, if the client is gone.
+asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& request, Generation& generation) {
+  const Request& r = generation.request();
+  const std::string id = fmt::format("{}-{}", r.kind == Kind::chat ? "chatcmpl" : "cmpl", random_id());
+  Answer answer(r, services, id, std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  const bool chunked = request.version() >= 11;
+  if (r.stream) {
+    http::response<http::empty_body> head(http::status::ok, request.version());
+    head.set(http::field::server, "winnow");
+    head.set(http::field::content_type, "text/event-stream");
+    head.set(http::field::cache_control, "no-cache");
+    head.keep_alive(chunked && request.keep_alive() && !stopping);
+    if (chunked) head.chunked(true);
+    http::response_serializer<http::empty_body> serializer(head);
+    c.stream.expires_after(options.limits.write_timeout);
+    auto [bad, n] = co_await http::async_write_header(c.stream, serializer, kResult);
+    if (bad) co_return false;
+  }
+  while (!generation.done()) {
+    const bool rang = co_await c.bell->wait(r.stream ? options.limits.ping_interval : kForever);
+    if (c.bell->gone) co_return false;
+    if (c.bell->abort) generation.cancel();
+    std::string events;
+    for (Delta& delta : generation.poll()) {
+      const bool failed = delta.finish == engine::FinishReason::error || delta.finish == engine::FinishReason::cancelled;
+      if (failed) {
+        const bool stopped = delta.finish == engine::FinishReason::cancelled;
+        const Refusal why{stopped ? 503 : 500, stopped ? "the server is stopping" : delta.error, {}, {}};
+        generation.cancel();
+        if (!r.stream) co_return co_await refuse(c, request, why, false);
+        spdlog::error("request failed: {}", why.message);
+        co_await send_text(c, events + sse_event(error_json(why)), chunked);
+        co_return false;
+      }
+      if (r.stream) events += sse_event(answer.chunk(delta));
+      else answer.add(std::move(delta));
+    }
+    if (r.stream && !rang && events.empty()) events = kSsePing;
+    if (generation.done() && r.stream) {
+      if (r.include_usage) events += sse_event(answer.usage_chunk(generation.usage()));
+      events += kSseDone;
+    }
+    if (!events.empty() && !co_await send_text(c, std::move(events), chunked)) co_return false;
+  }
+  const bool keep = request.keep_alive() && !stopping;
+  if (!r.stream) co_return co_await send(c, respond(request, 200, answer.whole(generation.usage()), keep));
+  if (!chunked) co_return false;
+  auto [bad, n] = co_await asio::async_write(c.stream, http::make_chunk_last(), kResult);
+  co_return !bad && keep;
+}
+
+asio::awaitable<void> Server::State::watch_signals() {
+  while (true) {
+    auto [bad, signal] = co_await signals.async_wait(kResult);
+    if (bad) co_return;
+    if (stopping) {
+      abort_all();
+      continue;
+    }
+    spdlog::info("signal {}: stopping", signal);
+    stop();
+  }
+}
+
+void Server::State::stop() {
+  stopping = true;
+  error_code ignored;
+  acceptor.close(ignored);
+  for (Connection& c : connections)
+    if (!c.busy) c.stream.cancel();
+  grace.expires_after(options.limits.grace);
+  grace.async_wait([this](error_code cancelled) {
+    if (!cancelled) abort_all();
+  });
+  check_finished();
+}
+
+// Running requests are told, and what does not end then is cut.
+void Server::State::abort_all() {
+  for (Connection& c : connections) {
+    c.bell->abort = true;
+    c.bell->ring();
+  }
+  grace.expires_after(std::chrono::seconds(2));
+  grace.async_wait([this](error_code cancelled) {
+    if (cancelled) return;
+    for (Connection& c : connections) c.stream.close();
+  });
+}
+
+void Server::State::check_finished() {
+  if (!stopping || !connections.empty()) return;
+  grace.cancel();
+  signals.cancel();
+}
+
+Server::Server(const Services& services, const ServerOptions& options) : state_(std::make_unique<State>(services, options)) { state_->listen(); }
+
+Server::~Server() {
+  state_->text.stop();
+  state_->text.join();
+}
+
+std::string Server::url() const {
+  const tcp::endpoint at = state_->acceptor.local_endpoint();
+  const std::string host = at.address().is_v6() ? "[" + at.address().to_string() + "]" : at.address().to_string();
+  return fmt::format("http://{}:{}", host, at.port());
+}
+
+void Server::run() {
+  state_->signals.add(SIGINT);
+  state_->signals.add(SIGTERM);
+  asio::co_spawn(state_->io, state_->watch_signals(), asio::detached);
+  asio::co_spawn(state_->io, state_->accept(), asio::detached);
+  state_->io.run();
+}
+
+}  // namespace winnow::server
