@@ -37,6 +37,7 @@ class Session {
 
   // A checkpoint may come without them; what needs one says so.
   bool has_tokenizer() const { return tokenizer_.has_value(); }
+  bool has_chat_template() const { return template_.has_value(); }
   const text::Tokenizer& tokenizer() const;
   const text::ChatTemplate& chat_template() const;
 

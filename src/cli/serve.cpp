@@ -1,0 +1,62 @@
+// winnow serve: the HTTP server.
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <chrono>
+#include <cstdio>
+
+#include "cli/session.h"
+#include "cli/verb.h"
+#include "server/server.h"
+
+namespace winnow::cli {
+namespace {
+
+struct ServeFlags {
+  ModelFlags model;
+  server::ServerOptions server;
+  std::string name;
+  int grace_s = static_cast<int>(server::Limits{}.grace.count());
+};
+
+int serve(ServeFlags f) {
+  f.server.limits.grace = std::chrono::seconds(f.grace_s);
+  Session session(f.model);
+  server::Services services{.engine = session.engine(), .tokenizer = session.tokenizer(),
+                            .chat_template = session.has_chat_template() ? &session.chat_template() : nullptr, .facts = {}};
+  services.facts.name = f.name.empty() ? session.name() : f.name;
+  services.facts.vocab_size = session.config().vocab_size;
+  services.facts.max_context = session.max_context();
+  services.facts.default_temperature = session.config().default_temperature;
+  services.facts.default_top_p = session.config().default_top_p;
+  services.facts.eos_token_ids = session.config().eos_token_ids;
+  services.facts.created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  server::Server server(services, f.server);
+  fmt::print("winnow: serving {} at {}\n", services.facts.name, server.url());
+  std::fflush(stdout);
+  server.run();
+  fmt::print("winnow: stopped\n");
+  return 0;
+}
+
+}  // namespace
+
+Run add_serve(CLI::App& program) {
+  auto flags = std::make_shared<ServeFlags>();
+  flags->model.log_level = "info";
+  CLI::App* verb = program.add_subcommand("serve", "HTTP server with OpenAI's chat and text completions");
+  add_model_flags(*verb, flags->model, ModelArgument::optional);
+  verb->add_option("--host", flags->server.host, "address to listen on; 0.0.0.0: all of this machine's")->capture_default_str();
+  verb->add_option("--port", flags->server.port, "0: any free one; it is printed")->capture_default_str();
+  verb->add_option("--name", flags->name, "the model's name in requests [the last part of MODEL]");
+  verb->add_option("--grace", flags->grace_s, "seconds that running requests get when the server is told to stop")->check(CLI::Range(0, 3600))->capture_default_str();
+  verb->footer("Examples:\n"
+               "  winnow serve\n"
+               "  winnow serve MODEL --port 8080 --max-batch 8\n"
+               "  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n\n"
+               "Routes: GET /v1/models, POST /v1/chat/completions, POST /v1/completions, GET /health. There is no access control:\n"
+               "whoever reaches the port can use the model. SIGINT and SIGTERM stop it gracefully. man winnow-serve lists the fields.");
+  return [flags] { return serve(*flags); };
+}
+
+}  // namespace winnow::cli
