@@ -1,5 +1,10 @@
 // Byte-level BPE as in a Hugging Face tokenizer.json: pre-tokenizer regex, merges, added and special tokens. Exact against
-// the `tokenizers` package. A Tokenizer is immutable after load and may be used by many threads.
+// the `tokenizers` package with add_special_tokens=False: what a post-processor would put around a text is the template's
+// business. Ill-formed UTF-8 becomes U+FFFD first (utf8.h). What of tokenizer.json is not supported is refused by name.
+// A Tokenizer is immutable after load and may be used by many threads.
+//
+// Known differences: NFC follows ICU's Unicode version; a file whose added token is also the product of merges never
+// gives that token for text in which it is not matched as an added token.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +31,13 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
+  // Both encode() throw Error if the file's own pattern exceeds its match limit, or for a text of more than 1 GiB.
   // Added tokens in `text` are matched if `control` (as the tokenizers package does); otherwise all of it is plain text.
   std::vector<Token> encode(std::string_view text, bool control) const;
   // Adjacent pieces are one text for merging; an added token is matched only where all of its bytes are trusted.
   std::vector<Token> encode(std::span<const Piece> pieces) const;
-  // Bytes of a token; empty for ids that have none. Added tokens give their text.
+  // Bytes of a token; empty for ids that have none. Added tokens give their text, read as byte symbols where it can be,
+  // as the package does.
   std::string_view bytes(Token id) const;
   std::string decode(std::span<const Token> ids, bool skip_special) const;  // invalid UTF-8 becomes U+FFFD, as the package does
   int64_t vocab_size() const;            // 1 + the largest id
