@@ -21,7 +21,6 @@ int64_t folded_after(int64_t folded, TokenPos position, int64_t count, bool deco
   if (chunked) {
     const int64_t whole = end / kChunkGrid * kChunkGrid;  // end of the last whole chunk, if one begins in this step
     if (whole > round_up(begin, kChunkGrid)) folded = whole;
-    if (whole >= end) return folded;
   }
   return std::max(folded, (end - 1) / kKdaGroup * kKdaGroup);
 }

@@ -1,13 +1,16 @@
 #include "ops/kda/kda.h"
 
-#include "ops/conformance.h"
+#include "ops/kda/kda_world.h"
 
 namespace winnow::ops::test {
 namespace {
 
+// Gates of at least -5 add up to 40 within a group, whose last place is 3.8e-6: a decay is that exact, relatively.
+constexpr double kTolerance = 8e-6;
+
 // Two tokens worked by hand (one head, dimensions 2, already normalised), then seven that change nothing, so that the
 // ninth folds the group and the state can be read.
-TEST(Kda, ReferenceOnWorkedNumbers) {
+TEST(Kda, WorkedNumbers) {
   const Kda::Spec spec{1, 2, 2, false};
   constexpr int64_t n = 9;
   const float r = std::sqrt(.5f);
@@ -16,18 +19,148 @@ TEST(Kda, ReferenceOnWorkedNumbers) {
   put(qs, {r, 0, 0, r}), put(ks, {.6f, .8f, 1, 0}), put(vs, {1, 2, 2, -1}), put(gs, {-.5f, -1, -.2f, -.3f}), put(betas, {.5f, .8f});
   const Tensor q = tensor_of<float>({n, 1, 2}, qs), k = tensor_of<float>({n, 1, 2}, ks), v = tensor_of<float>({n, 1, 2}, vs),
                g = tensor_of<float>({n, 1, 2}, gs), beta = tensor_of<float>({n, 1}, betas);
-  const Tensor o(DType::f32, {n, 1, 2}), state(DType::f32, {1, 1, 2, 2}), ring_k(DType::f32, {1, 9, 1, 2}), ring_g(DType::f32, {1, 9, 1, 2}),
-      ring_u(DType::f32, {1, 9, 1, 2});
   const Tensor first = tensor_of<int32_t>({2}, {0, n}), sequence = tensor_of<int32_t>({n}, std::vector<int32_t>(n)),
                pages = tensor_of<int32_t>({1, 1}, {0}), id = tensor_of<int32_t>({1}, {0}), decode = tensor_of<int32_t>({1}, {0});
   const Tensor position = tensor_of<int64_t>({n}, {0, 1, 2, 3, 4, 5, 6, 7, 8}), folded = tensor_of<int64_t>({1}, {0});
-  run_reference<Kda>(spec, {o, state, ring_k, ring_g, ring_u, q, k, g, v, beta, {first, sequence, position, position, pages, id, folded, decode, 64}});
-  const float want[] = {.212132f, .424264f, .209535f, .419070f}, want_state[] = {1.649123f, -.701752f, .296327f, .592655f};
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_NEAR(o.as<float>()[i], want[i], 1e-6);
-    EXPECT_NEAR(state.as<float>()[i], want_state[i], 1e-6);
-  }
+  const auto expect_numbers = [&](const RunKda& run) {
+    const Tensor o(DType::f32, {n, 1, 2});
+    const Memory m(spec, 1, 9);
+    run(spec, {o, m.state, m.ring_k, m.ring_g, m.ring_u, q, k, g, v, beta, {first, sequence, position, position, pages, id, folded, decode, 64}});
+    const float want[] = {.212132f, .424264f, .209535f, .419070f}, want_state[] = {1.649123f, -.701752f, .296327f, .592655f};
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_NEAR(o.as<float>()[i], want[i], 1e-6);
+      EXPECT_NEAR(m.state.as<float>()[i], want_state[i], 1e-6);
+    }
+  };
+  expect_numbers(reference());
+  for_each_kernel<Kda>(spec, [&](const Kernel<Kda>& kda, device::Device& d) { expect_numbers(kernel(kda, d)); });
 }
+
+// Three sequences in records out of order, from first token on: prefill chunks and decode rows mixed, rings wrapping.
+struct Mixed {
+  Sequence a{1, 4}, b{2, 0, 0, 0, Gates::mixed}, c{3, 2, 0, 0, Gates::strong};
+  std::vector<std::vector<Piece>> steps() {
+    return {{{&a, 5}},
+            {{&b, 64}, {&a, 1, true}},
+            {{&a, 1, true}, {&c, 17}, {&b, 13}},
+            {{&a, 1, true}, {&b, 1, true}, {&c, 1, true}},
+            {{&c, 1, true}, {&a, 1, true}, {&b, 1, true}},
+            {{&a, 8}, {&c, 1, true}},
+            {{&b, 1, true}, {&a, 1, true}, {&c, 30}},
+            {{&c, 1, true}}};
+  }
+};
+
+void conform(const Kda::Spec& spec, int64_t ring_rows) {
+  SCOPED_TRACE(fmt::format("{} heads, {} x {}, ring of {}", spec.heads, spec.key_dim, spec.value_dim, ring_rows));
+  Outputs wanted(spec);
+  Mixed r;
+  const Memory m(spec, 5, ring_rows);
+  for (const auto& pieces : r.steps()) wanted.step(reference(), m, pieces);
+  Plain a(spec, Sequence{1, 0}), b(spec, Sequence{2, 0, 0, 0, Gates::mixed}), c(spec, Sequence{3, 0, 0, 0, Gates::strong});
+  wanted.expect_close_to(a, 1, 1e-6), wanted.expect_close_to(b, 2, kTolerance), wanted.expect_close_to(c, 3, kTolerance);
+
+  Outputs got(spec);
+  std::unique_ptr<Memory> before;
+  for_each_kernel<Kda>(spec, [&](const Kernel<Kda>& k, device::Device& d) {
+    Mixed x;
+    auto memory = std::make_unique<Memory>(spec, 5, ring_rows);
+    for (const auto& pieces : x.steps()) got.step(kernel(k, d), *memory, pieces);
+    for (auto [g, w] : {std::pair{&memory->state, &m.state}, {&memory->ring_k, &m.ring_k}})  // records 1 and 3 belong to nobody
+      for (int64_t record : {1, 3}) EXPECT_TRUE(same_bits(g->view.rows(record, 1), w->view.rows(record, 1)));
+    for (int64_t record : {0, 2, 4}) expect_close(memory->state.view.rows(record, 1), m.state.view.rows(record, 1), kTolerance, "state");
+    if (!before) return before.swap(memory);
+    EXPECT_TRUE(same_bits(memory->state, before->state)) << "the state's bits depend on kernel or workers";
+    EXPECT_TRUE(same_bits(memory->ring_u, before->ring_u));
+    EXPECT_TRUE(same_bits(memory->ring_g, before->ring_g));
+  });
+  got.expect_close_to(a, 1, kTolerance), got.expect_close_to(b, 2, kTolerance), got.expect_close_to(c, 3, kTolerance);
+}
+
+TEST(Kda, Conformance) {
+  for (auto [heads, key_dim, value_dim] : {std::array<int64_t, 3>{2, 16, 24}, {3, 20, 20}, {1, 7, 5}, {1, 33, 70}, {2, 128, 128}, {5, 1, 1}})
+    for (int64_t ring_rows : {kda_ring_rows(0), kda_ring_rows(2)}) conform({heads, key_dim, value_dim, false}, ring_rows);
+}
+
+// A position's bits are the same in a decode row, in prefill chunks of any size and in company; so are S and the rows
+// that wait in the ring, since later tokens are computed from them.
+TEST(Kda, BitsDoNotDependOnTheCutOrCompany) {
+  const Kda::Spec spec{2, 20, 40, false};
+  constexpr int64_t tokens = 150;
+  Outputs wanted(spec);
+  for_each_kernel<Kda>(spec, [&](const Kernel<Kda>& k, device::Device& d) {
+    const Memory m(spec, 3, kda_ring_rows(0));
+    Sequence whole{9, 1};
+    wanted.step(kernel(k, d), m, {{&whole, tokens}});
+    Sequence decoded{9, 0};
+    for (int64_t t = 0; t < tokens; ++t) wanted.step(kernel(k, d), m, {{&decoded, 1, true}});
+    EXPECT_EQ(decoded.folded, whole.folded);
+    EXPECT_TRUE(same_bits(m.state.view.rows(0, 1), m.state.view.rows(1, 1)));
+    std::mt19937_64 rng(4);
+    for (int round = 0; round < 5; ++round) {
+      Sequence cut{9, 2}, other{10, 0};
+      while (cut.position < tokens) {
+        const int64_t count = std::min<int64_t>(1 + static_cast<int64_t>(rng() % 30), tokens - cut.position);
+        if (rng() % 2) wanted.step(kernel(k, d), m, {{&cut, count}, {&other, 1, true}});
+        else wanted.step(kernel(k, d), m, {{&other, 3}, {&cut, count}});
+      }
+      EXPECT_TRUE(same_bits(m.state.view.rows(2, 1), m.state.view.rows(1, 1)));
+    }
+  });
+}
+
+// Verify steps of 1 + depth rows of which some are taken back: accepted rows have the bits of plain decoding.
+TEST(Kda, RejectedDraftsLeaveNoTrace) {
+  const Kda::Spec spec{2, 16, 24, false};
+  constexpr int64_t tokens = 72;
+  Outputs wanted(spec);
+  for_each_kernel<Kda>(spec, [&](const Kernel<Kda>& k, device::Device& d) {
+    const Memory plain(spec, 1, kda_ring_rows(0));
+    Sequence s{5, 0};
+    for (int64_t t = 0; t < tokens + 8; ++t) wanted.step(kernel(k, d), plain, {{&s, 1, true}});
+    for (int64_t depth = 0; depth <= 7; ++depth) {
+      SCOPED_TRACE(fmt::format("depth {}", depth));
+      std::mt19937_64 rng(static_cast<uint64_t>(depth));
+      const Memory m(spec, 1, kda_ring_rows(depth));
+      Sequence v{5, 0};
+      wanted.step(kernel(k, d), m, {{&v, 3 + depth}});
+      while (v.position < tokens) {
+        const int64_t count = 1 + static_cast<int64_t>(rng() % static_cast<uint64_t>(depth + 1));
+        wanted.step(kernel(k, d), m, {{&v, count, true, 1 + static_cast<int64_t>(rng() % static_cast<uint64_t>(count))}});
+      }
+    }
+  });
+}
+
+// A step goes on from the state and rings that another implementation left.
+TEST(Kda, KernelsAndReferenceTakeTurns) {
+  const Kda::Spec spec{2, 20, 24, false};
+  Plain plain(spec, Sequence{6, 0});
+  for_each_kernel<Kda>(spec, [&](const Kernel<Kda>& k, device::Device& d) {
+    const Memory m(spec, 2, kda_ring_rows(3));
+    Outputs got(spec);
+    Sequence s{6, 1};
+    std::mt19937_64 rng(8);
+    for (int i = 0; i < 40; ++i) {
+      const bool decode = rng() % 2;
+      const int64_t count = 1 + static_cast<int64_t>(rng() % (decode ? 4 : 20));
+      got.step(i % 2 ? reference() : kernel(k, d), m, {{&s, count, decode}});
+    }
+    got.expect_close_to(plain, 6, kTolerance);
+  });
+}
+
+TEST(Kda, NoRows) {
+  const Kda::Spec spec{2, 16, 24, false};
+  for_each_kernel<Kda>(spec, [&](const Kernel<Kda>& k, device::Device& d) {
+    const Memory m(spec, 2, 9);
+    run_step(spec, kernel(k, d), m, {});
+    Sequence idle{1, 0}, busy{2, 1};
+    run_step(spec, kernel(k, d), m, {{&idle, 0}, {&busy, 4}});
+    EXPECT_TRUE(std::isnan(m.ring_k.as<float>()[0])) << "a sequence without rows was written";
+  });
+}
+
 
 }  // namespace
 }  // namespace winnow::ops::test
