@@ -533,8 +533,8 @@ ConstTensorView Glm5Next::logits() const { return impl_->b.logits; }
 int64_t Glm5Next::weight_bytes_per_token() const { return impl_->bytes_per_token; }
 
 TokenPos Glm5Next::folded_after(const SequenceRows& rows) const {
-  const bool chunked = impl_->options.profile == Profile::fast && !rows.decode;
-  return TokenPos(ops::folded_after(rows.folded.value, rows.position, rows.count, chunked));
+  const bool chunked = impl_->options.profile == Profile::fast;
+  return TokenPos(ops::folded_after(rows.folded.value, rows.position, rows.count, rows.decode, chunked));
 }
 
 std::vector<Glm5Next::OpChoice> Glm5Next::kernels() const {
