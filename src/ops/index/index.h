@@ -21,7 +21,7 @@ constexpr const char* rotation_why_not(bool fp8, int64_t dim) {
 //   fp8: z rounded to bf16, Hadamard-rotated in f32 (natural order, butterflies of stride 1, 2, 4, ..., then times dim^-1/2),
 //        rounded to bf16 = y; m = max(max |y|, 1e-4); scale = 2^ceil(log2(m / 448)), its exponent taken from the float's bits;
 //        key = e4m3(clamp(y / scale, +-448)); needs dim = 2^n (else no kernel fits, "fp8 keys need a power of two").
-//        A row with a y that is not finite gets the scale NaN.
+//        A row with a y that is not finite gets the scale NaN and the codes 0x7F.
 // A window row comes from this step's rows of the same sequence, or else from the ring row position % ring_rows; ring
 // rows are read before they are written. Never from another sequence. All bits equal for prefill and decode.
 struct IndexWrite {
@@ -63,7 +63,7 @@ struct IndexQuery {
 List<IndexQuery> kernels(IndexQuery, Ref);
 List<IndexQuery> kernels(IndexQuery, Cpu);
 
-// score[r, p] = factor * sum over heads h ascending of w[t, h] * max(0, q[t, h] . K_p),  K_p = key * its scale, for the rows
+// score[r, p] = factor * sum over heads h of w[t, h] * max(0, q[t, h] . K_p),  K_p = key * its scale, for the rows
 // t = first_row + r and pools p < complete_pools(pos(t)); columns beyond are not written. Rows that see at most `select`
 // pools are skipped whole: they select everything (IndexTopK). w may be negative. The ReLU is part of the meaning.
 struct IndexScore {

@@ -1,7 +1,136 @@
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "device/cpu/workers.h"
+#include "ops/cpu.h"
 #include "ops/index/index.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/index/index_top_k_cpu.cpp"
+#include "hwy/foreach_target.h"
+#include "ops/lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace winnow::ops {
+namespace HWY_NAMESPACE {
+namespace {
+
+using KeyTag = hn::RebindToUnsigned<LaneTag>;
+
+struct Keys { hn::Vec<KeyTag> v[kParts]; };
+
+// Unsigned keys that order as the scores do: -0 as 0, NaN as -infinity.
+HWY_INLINE Keys keys_of(const Lanes& score) {
+  const KeyTag d;
+  const Lanes x = add(score, zero());  // -0 + 0 = 0
+  Keys k;
+  WINNOW_PARTS(i) {
+    const auto lowest = hn::Set(LaneTag(), -std::numeric_limits<float>::infinity());
+    const auto bits = hn::BitCast(d, hn::IfThenElse(hn::IsNaN(x.v[i]), lowest, x.v[i]));
+    const auto negative = hn::BitCast(d, hn::BroadcastSignBit(hn::BitCast(hn::RebindToSigned<LaneTag>(), bits)));
+    k.v[i] = hn::Xor(bits, hn::Or(negative, hn::Set(d, 0x80000000u)));
+  }
+  return k;
+}
+
+// f(first, keys, valid) over the scores, sixteen at a time; bit i of valid: lane i is score first + i.
+template <class F>
+HWY_INLINE void for_each_sixteen(const float* score, int64_t n, F&& f) {
+  for (int64_t i = 0; i < n; i += kLanes)
+    f(i, keys_of(load(score + i, n - i)), n - i >= kLanes ? 0xffffu : (1u << (n - i)) - 1u);
+}
+
+// Bit i: key i compares true.
+template <class C>
+HWY_INLINE uint32_t bits_where(const Keys& k, C&& compare) {
+  uint32_t bits = 0;
+  WINNOW_PARTS(i) {
+    uint8_t part[8];
+    hn::StoreMaskBits(KeyTag(), compare(k.v[i]), part);
+    bits |= (part[0] | (kPartLanes > 8 ? part[1] << 8 : 0u)) << (i * kPartLanes);
+  }
+  return bits;
+}
+
+// The key of the `select`-th best score, and how many of the scores with exactly this key are taken.
+struct Threshold { uint32_t key; int64_t equal; };
+
+// Of the largest keys counted in bins, the bin that holds the `rank`-th; rank becomes the rank inside it.
+int64_t find_bin(const int32_t* bins, int64_t n, int64_t* rank) {
+  for (int64_t b = n - 1;; --b) {
+    if (*rank <= bins[b] || b == 0) return b;
+    *rank -= bins[b];
+  }
+}
+
+// Three digits of the key, highest first: 12, 10 and 10 bits.
+Threshold find_threshold(const float* score, int64_t n, int64_t select) {
+  const KeyTag d;
+  int32_t bins[4096] = {};
+  HWY_ALIGN uint32_t lane[kLanes];
+  for_each_sixteen(score, n, [&](int64_t, const Keys& k, uint32_t valid) HWY_ATTR {
+    WINNOW_PARTS(i) hn::Store(hn::ShiftRight<20>(k.v[i]), d, lane + i * kPartLanes);
+    const int lanes = std::popcount(valid);
+    for (int i = 0; i < lanes; ++i) ++bins[lane[i]];
+  });
+  int64_t rank = select;
+  uint32_t prefix = static_cast<uint32_t>(find_bin(bins, 4096, &rank));
+  for (int shift : {10, 0}) {
+    std::fill_n(bins, 1024, 0);
+    for_each_sixteen(score, n, [&](int64_t, const Keys& k, uint32_t valid) HWY_ATTR {
+      const auto wanted = hn::Set(d, prefix);
+      uint32_t hits = valid & bits_where(k, [&](auto v) HWY_ATTR { return hn::Eq(hn::ShiftRightSame(v, shift + 10), wanted); });
+      if (!hits) return;
+      WINNOW_PARTS(i) hn::Store(hn::ShiftRightSame(k.v[i], shift), d, lane + i * kPartLanes);
+      for (; hits; hits &= hits - 1) ++bins[lane[std::countr_zero(hits)] & 1023u];
+    });
+    prefix = prefix << 10 | static_cast<uint32_t>(find_bin(bins, 1024, &rank));
+  }
+  return {prefix, rank};
+}
+
+void select_row(const float* score, int64_t n, int64_t select, int32_t* out) {
+  Threshold t = find_threshold(score, n, select);
+  for_each_sixteen(score, n, [&](int64_t first, const Keys& k, uint32_t valid) HWY_ATTR {
+    const auto key = hn::Set(KeyTag(), t.key);
+    uint32_t reach = valid & bits_where(k, [&](auto v) HWY_ATTR { return hn::Not(hn::Gt(key, v)); });
+    if (!reach) return;
+    const uint32_t equal = bits_where(k, [&](auto v) HWY_ATTR { return hn::Eq(v, key); });
+    for (; reach; reach &= reach - 1) {
+      const int i = std::countr_zero(reach);
+      if (equal >> i & 1u && t.equal-- <= 0) continue;
+      *out++ = static_cast<int32_t>(first + i);
+    }
+  });
+}
+
+void run(Queue& q, Scratch, const IndexTopK::Spec& s, const IndexTopK::Args& a) {
+  q.workers().run(a.pools.shape[0], 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t pools = complete_pools(TokenPos(a.rows.position.as<int64_t>()[a.first_row + r]), s.kpool);
+      int32_t* out = a.pools.as<int32_t>() + r * s.select;
+      if (pools > s.select && s.select > 0) select_row(a.score.as<float>() + r * a.score.stride[0], pools, s.select, out);
+      else for (int64_t i = 0; i < s.select; ++i) out[i] = static_cast<int32_t>(i < pools ? i : -1);
+    }
+  });
+}
+
+}  // namespace
+void index_top_k(Queue& q, Scratch c, const IndexTopK::Spec& s, const IndexTopK::Args& a) { run(q, c, s, a); }
+}  // namespace HWY_NAMESPACE
+}  // namespace winnow::ops
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace winnow::ops {
 
-List<IndexTopK> kernels(IndexTopK, Cpu) { return {}; }
+List<IndexTopK> kernels(IndexTopK, Cpu) {
+  static constexpr Kernel<IndexTopK> list[] = {
+      {.name = "index_top_k.cpu_avx512", .why_not = needs<Isa::avx512, IndexTopK, any_spec>, .run = N_AVX3::index_top_k},
+      {.name = "index_top_k.cpu_avx2", .why_not = needs<Isa::avx2, IndexTopK, any_spec>, .run = N_AVX2::index_top_k}};
+  return list;
+}
 
 }  // namespace winnow::ops
+#endif

@@ -29,9 +29,10 @@ inline Quantised rotate_and_quantise(std::vector<float> x) {
     finite = finite && std::isfinite(v);
     largest = std::max(largest, std::abs(v));
   }
-  Quantised r{{}, std::numeric_limits<float>::quiet_NaN()};
-  if (finite) r.scale = std::ldexp(1.0f, static_cast<int>(std::bit_cast<uint32_t>(largest / 448) + 0x7fffffu) / (1 << 23) - 127);
-  for (float v : x) r.codes.push_back(to_e4m3(std::fmin(std::fmax(v / r.scale, -448.0f), 448.0f)));
+  Quantised r{std::vector<E4m3>(n, E4m3{0x7f}), std::numeric_limits<float>::quiet_NaN()};
+  if (!finite) return r;
+  r.scale = std::ldexp(1.0f, static_cast<int>((std::bit_cast<uint32_t>(largest / 448) + 0x7fffffu) >> 23) - 127);
+  for (size_t i = 0; i < n; ++i) r.codes[i] = to_e4m3(std::fmin(std::fmax(x[i] / r.scale, -448.0f), 448.0f));
   return r;
 }
 
