@@ -21,7 +21,6 @@ function(winnow_library name)
     list(APPEND libraries ${l})
   endforeach()
 
-  set(visibility PUBLIC)
   add_library(winnow_${name} STATIC ${sources})
   target_include_directories(winnow_${name} PUBLIC ${stage})
   target_link_libraries(winnow_${name} PUBLIC ${libraries})
