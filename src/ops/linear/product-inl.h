@@ -59,8 +59,8 @@ inline void copy_row(const RowsIn& x, int64_t t, int64_t first, int64_t n, float
   else copy_row(reinterpret_cast<const Bf16*>(x.row(t)) + first, n, to);
 }
 HWY_INLINE void put(const RowsOut& y, int64_t t, int64_t i, const Lanes& v, int64_t n) {
-  if (y.type == DType::f32) store(v, reinterpret_cast<float*>(y.row(t)) + i, n);
-  else store(v, reinterpret_cast<Bf16*>(y.row(t)) + i, n);
+  if (y.type == DType::f32) store(v, y.at<float>(t, i), n);
+  else store(v, y.at<Bf16>(t, i), n);
 }
 
 // ---- the fold

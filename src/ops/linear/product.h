@@ -18,11 +18,14 @@ struct RowsIn {
   const int32_t* index = nullptr;
   const std::byte* row(int64_t t) const { return data + (index ? index[t] : t) * stride_bytes; }
 };
+// Output i of row t is at data + (t - first_row) * stride_bytes, (i - first_out) elements in.
 struct RowsOut {
   std::byte* data;
   DType type;  // f32 or bf16
   int64_t stride_bytes;
-  std::byte* row(int64_t t) const { return data + t * stride_bytes; }
+  int64_t first_row = 0, first_out = 0;
+  template <class T>
+  T* at(int64_t t, int64_t i) const { return reinterpret_cast<T*>(data + (t - first_row) * stride_bytes) + (i - first_out); }
 };
 inline RowsIn rows_of(In v) { return {v.data, v.dtype, bytes_of(v.dtype, v.stride[0])}; }
 inline RowsOut rows_of(Out v) { return {v.data, v.dtype, bytes_of(v.dtype, v.stride[0])}; }
