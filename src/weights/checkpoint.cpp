@@ -88,7 +88,9 @@ Result<Files> list_files(const std::string& dir) {
 
 }  // namespace
 
-Result<Checkpoint> Checkpoint::open(const std::string& dir) {
+Result<Checkpoint> Checkpoint::open(const std::string& path) {
+  std::string dir = path;
+  while (dir.size() > 1 && dir.ends_with('/')) dir.pop_back();
   Checkpoint c;
   c.dir_ = dir;
   auto config = read_config(dir);

@@ -86,7 +86,7 @@ Error Problems::error(const std::string& dir) const {
 
 void Problems::add_once(std::string what) {
   if (!seen_.insert(std::hash<std::string>()(what)).second) return;
-  if (told_.size() < kTold) told_.push_back(std::move(what));
+  if (told_.size() < most_) told_.push_back(std::move(what));
 }
 
 std::string official_name(const std::string& name) {

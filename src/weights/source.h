@@ -30,7 +30,7 @@ struct Source {
 // What is wrong with a checkpoint's tensors: all of it counted, the first of it told.
 class Problems {
  public:
-  static constexpr size_t kTold = 20;
+  explicit Problems(size_t told = 20) : most_(told) {}
   void missing(const std::string& name) { add_once("missing " + name); }
   void wrong(const std::string& what) { add_once(what); }
   int64_t count() const { return static_cast<int64_t>(seen_.size()); }
@@ -40,6 +40,7 @@ class Problems {
 
  private:
   void add_once(std::string what);
+  size_t most_;
   std::set<size_t> seen_;  // hashes: fused tensors come up once an expert
   std::vector<std::string> told_;
 };
