@@ -79,10 +79,10 @@ KvSizes sizes_for(const KvLayout& layout, int64_t sequences, int64_t max_context
   const int64_t left = budget_bytes - state_bytes;
   const int64_t pages = layout.page_bytes > 0 ? std::min(wanted, left / layout.page_bytes) : wanted;
   if (left < 0 || pages < 1)
-    throw error("the KV cache may take {:.3f} GB, but the states of {} sequences take {:.3f} GB and one page {:.6f} GB; "
-                "lower the number of sequences or give the cache more memory",
-                static_cast<double>(budget_bytes) * kGb, sequences, static_cast<double>(state_bytes) * kGb,
-                static_cast<double>(layout.page_bytes) * kGb);
+    throw error(
+        "the KV cache may take {:.3f} GB, but the states of {} sequences take {:.3f} GB and one page {:.6f} GB; "
+        "lower the number of sequences or give the cache more memory",
+        static_cast<double>(budget_bytes) * kGb, sequences, static_cast<double>(state_bytes) * kGb, static_cast<double>(layout.page_bytes) * kGb);
   return {.pages = pages, .states = sequences};
 }
 

@@ -24,7 +24,9 @@ struct KvLayout {
   int64_t kda_rows = 0, conv_rows = 0, pool_rows = 0;  // of a state's rings
 
   // Byte offsets inside a page, by attention layer.
-  struct Part { int64_t latent = 0, keys = 0, scales = 0; };
+  struct Part {
+    int64_t latent = 0, keys = 0, scales = 0;
+  };
   std::vector<Part> parts;
   int64_t page_bytes = 0;
 
@@ -35,7 +37,9 @@ struct KvLayout {
 };
 
 // How many records are kept.
-struct KvSizes { int64_t pages = 0, states = 0; };
+struct KvSizes {
+  int64_t pages = 0, states = 0;
+};
 
 // States for `sequences` running at once, and as many pages as the rest of the budget holds, up to full contexts of all of
 // them. Throws Error with the numbers if not even one page is left.

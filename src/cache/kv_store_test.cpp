@@ -31,9 +31,7 @@ KvSpec odd(IndexKeys keys) {
 std::string message_of(auto&& f) {
   try {
     f();
-  } catch (const Error& e) {
-    return e.what();
-  }
+  } catch (const Error& e) { return e.what(); }
   return "no error";
 }
 

@@ -41,8 +41,8 @@ std::optional<Error> refusal(const Request& r, const RequestLimits& l) {
   if (prompt == 0) return refuse("prompt is empty; it needs at least one token");
   if (r.max_tokens < 1) return refuse(fmt::format("max_tokens is {}; it must be at least 1", r.max_tokens));
   if (prompt > l.max_context || r.max_tokens > l.max_context - prompt)
-    return refuse(fmt::format("prompt of {} tokens and max_tokens {} exceed the context of {} tokens; shorten one of them", prompt,
-                              r.max_tokens, l.max_context));
+    return refuse(fmt::format("prompt of {} tokens and max_tokens {} exceed the context of {} tokens; shorten one of them", prompt, r.max_tokens,
+                              l.max_context));
   if (const int64_t pages = pages_for(prompt + r.max_tokens, l.page_tokens); pages > l.pages)
     return refuse(fmt::format("prompt of {} tokens and max_tokens {} need {} pages of {} tokens, and the KV cache has {}; shorten one of them",
                               prompt, r.max_tokens, pages, l.page_tokens, l.pages));

@@ -16,13 +16,13 @@ namespace winnow::engine {
 using RequestId = Index<struct RequestIdTag>;
 
 struct Request {
-  std::vector<int32_t> prompt;            // at least one token
+  std::vector<int32_t> prompt;  // at least one token
   int64_t max_tokens = 256;
   ops::Sampling sampling;
-  std::vector<int32_t> stop_tokens;       // end the request; the stop token is reported in tokens but its text is not part of the answer
-  bool ignore_eos = false;                // stop_tokens do not end it
-  int64_t min_tokens = 0;                 // stop_tokens are not drawn before this many
-  bool keep_logits = false;               // each event carries the step's logits row (winnow run --logits)
+  std::vector<int32_t> stop_tokens;  // end the request; the stop token is reported in tokens but its text is not part of the answer
+  bool ignore_eos = false;           // stop_tokens do not end it
+  int64_t min_tokens = 0;            // stop_tokens are not drawn before this many
+  bool keep_logits = false;          // each event carries the step's logits row (winnow run --logits)
 };
 
 // What no request may exceed.
@@ -40,10 +40,10 @@ std::string_view name_of(FinishReason r);
 
 // One token, or the end, of one request. The event of the last token is the end.
 struct Event {
-  ops::Sampled sampled;                   // token -1 in an end event without a token
+  ops::Sampled sampled;  // token -1 in an end event without a token
   FinishReason finish = FinishReason::none;
-  std::string error;                      // with FinishReason::error
-  std::vector<float> logits;              // keep_logits only
+  std::string error;          // with FinishReason::error
+  std::vector<float> logits;  // keep_logits only
 };
 
 struct Timings {

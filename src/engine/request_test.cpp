@@ -34,7 +34,10 @@ TEST(Refusal, NamesTheFieldAndTheNumbers) {
 }
 
 TEST(Refusal, EveryFieldIsChecked) {
-  const struct { const char* field; std::function<void(Request&)> change; } cases[] = {
+  const struct {
+    const char* field;
+    std::function<void(Request&)> change;
+  } cases[] = {
       {"max_tokens", [](Request& r) { r.max_tokens = 0; }},
       {"max_tokens", [](Request& r) { r.max_tokens = -1; }},
       {"max_tokens", [](Request& r) { r.max_tokens = std::numeric_limits<int64_t>::max(); }},

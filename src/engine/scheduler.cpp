@@ -4,8 +4,7 @@
 
 namespace winnow::engine {
 
-Scheduler::Scheduler(const SchedulerOptions& o, cache::PagePool& pages, cache::StatePool& states)
-    : options_(o), pages_(pages), states_(states) {
+Scheduler::Scheduler(const SchedulerOptions& o, cache::PagePool& pages, cache::StatePool& states) : options_(o), pages_(pages), states_(states) {
   if (o.chunk_grid < 1 || o.max_batched_tokens < o.chunk_grid)
     throw error("max_batched_tokens is {}; a step needs room for a chunk of {} tokens", o.max_batched_tokens, o.chunk_grid);
   if (o.max_sequences < 1) throw error("max_sequences is {}; it must be at least 1", o.max_sequences);

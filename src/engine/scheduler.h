@@ -27,7 +27,7 @@ struct SchedulerOptions {
   int64_t max_batched_tokens = 512;  // rows of a step: at least chunk_grid and max_sequences
   int64_t max_sequences = 16;        // running at once
   int64_t page_tokens = 64;
-  int64_t chunk_grid = kChunkGrid;   // other values are for tests of profile exact, where any cut gives the same bits
+  int64_t chunk_grid = kChunkGrid;  // other values are for tests of profile exact, where any cut gives the same bits
 };
 
 // Rows of one sequence in a step.
@@ -46,9 +46,9 @@ class Scheduler {
   Scheduler(const SchedulerOptions& options, cache::PagePool& pages, cache::StatePool& states);
   ~Scheduler();
 
-  void add(std::unique_ptr<Sequence> sequence);     // to the end of the queue
+  void add(std::unique_ptr<Sequence> sequence);        // to the end of the queue
   std::span<const std::unique_ptr<Sequence>> admit();  // from the head of the queue as long as they fit; the ones admitted now
-  std::span<const Chunk> plan();                    // of the next step; valid until the next call
+  std::span<const Chunk> plan();                       // of the next step; valid until the next call
   // Takes a request out, waiting or running, and frees what it holds. Null if there is none of this id.
   std::unique_ptr<Sequence> remove(RequestId id);
   std::vector<std::unique_ptr<Sequence>> remove_all();

@@ -111,9 +111,9 @@ TEST(Scheduler, APrefillThatDecodeRowsCrowdOutHasTheNextStep) {
 
 TEST(Scheduler, ARequestWaitsForThePagesOfItsWorstCase) {
   Fixture f({.max_batched_tokens = 512, .max_sequences = 4}, 5);
-  f.scheduler.add(sequence(1, 100, 29));   // 129 tokens: 3 pages
-  f.scheduler.add(sequence(2, 64, 65));    // 3 pages
-  f.scheduler.add(sequence(3, 10, 2));     // 1 page, would fit
+  f.scheduler.add(sequence(1, 100, 29));  // 129 tokens: 3 pages
+  f.scheduler.add(sequence(2, 64, 65));   // 3 pages
+  f.scheduler.add(sequence(3, 10, 2));    // 1 page, would fit
   EXPECT_EQ(f.step(), "1:0+100");
   EXPECT_EQ(f.pages.free(), 2);
   EXPECT_EQ(f.scheduler.waiting().size(), 2u);
@@ -267,8 +267,8 @@ class SchedulerRules {
   Fixture f_;
   const int64_t pages_;
   int64_t next_id_ = 1;
-  std::deque<int64_t> arrivals_;         // waiting, in order
-  std::map<int64_t, int64_t> running_;   // pages of each
+  std::deque<int64_t> arrivals_;        // waiting, in order
+  std::map<int64_t, int64_t> running_;  // pages of each
   std::map<int64_t, int> idle_steps_;
 };
 

@@ -16,11 +16,11 @@ using Clock = std::chrono::steady_clock;
 
 struct Sequence {
   RequestId id;
-  Request request;                 // its prompt has moved into tokens
-  std::vector<int32_t> tokens;     // prompt, then generated
+  Request request;              // its prompt has moved into tokens
+  std::vector<int32_t> tokens;  // prompt, then generated
   int64_t prompt_tokens = 0;
-  int64_t num_computed_tokens = 0; // tokens whose rows are in the caches; the newest drawn token is never among them
-  TokenPos folded;                 // tokens that its recurrent state holds
+  int64_t num_computed_tokens = 0;  // tokens whose rows are in the caches; the newest drawn token is never among them
+  TokenPos folded;                  // tokens that its recurrent state holds
   // While running: pages and state for its worst case, one reference on each.
   std::vector<PageId> pages;
   StateId state;

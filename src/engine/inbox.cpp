@@ -1,0 +1,75 @@
+#include "engine/inbox.h"
+
+namespace winnow::engine {
+
+std::optional<Error> Inbox::submit(std::unique_ptr<Sequence> sequence) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return Error(*closed_);
+  if (mail_.stop) return Error("the engine is shutting down");
+  mail_.submitted.push_back(std::move(sequence));
+  arrived_.notify_one();
+  return {};
+}
+
+void Inbox::cancel(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return;
+  mail_.cancelled.push_back(id);
+  arrived_.notify_one();
+}
+
+void Inbox::stop() {
+  const std::lock_guard lock(mutex_);
+  mail_.stop = true;
+  arrived_.notify_one();
+}
+
+bool Inbox::healthy(std::chrono::milliseconds deadline) {
+  std::unique_lock lock(mutex_);
+  const Clock::time_point asked = Clock::now();
+  if (closed_) return false;
+  if (last_shown_ + deadline >= asked) return true;
+  probed_ = true;
+  arrived_.notify_one();
+  return shown_.wait_until(lock, asked + deadline, [&] { return closed_ || last_shown_ >= asked; }) && !closed_;
+}
+
+Totals Inbox::totals() const {
+  const std::lock_guard lock(mutex_);
+  return totals_;
+}
+
+void Inbox::take(Mail* mail, bool wait) {
+  std::unique_lock lock(mutex_);
+  const auto any = [&] { return !mail_.submitted.empty() || !mail_.cancelled.empty() || mail_.stop; };
+  for (;;) {
+    if (probed_) show_life();
+    if (!wait || any()) break;
+    arrived_.wait(lock, [&] { return any() || probed_; });
+  }
+  std::swap(mail->submitted, mail_.submitted);  // both sides keep their room
+  std::swap(mail->cancelled, mail_.cancelled);
+  mail->stop = mail_.stop;
+}
+
+void Inbox::publish(const Totals& totals) {
+  const std::lock_guard lock(mutex_);
+  totals_ = totals;
+  show_life();
+}
+
+void Inbox::close(std::string reason, Mail* mail) {
+  const std::lock_guard lock(mutex_);
+  closed_ = std::move(reason);
+  *mail = std::move(mail_);
+  mail_ = {};
+  shown_.notify_all();
+}
+
+void Inbox::show_life() {
+  probed_ = false;
+  last_shown_ = Clock::now();
+  shown_.notify_all();
+}
+
+}  // namespace winnow::engine

@@ -1,0 +1,127 @@
+#include "engine/loop.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "engine/outbox.h"
+
+namespace winnow::engine {
+namespace {
+
+Timings timings_of(const Sequence& s, Clock::time_point now) {
+  const auto seconds = [](Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double>(to - from).count(); };
+  const Clock::time_point never{};
+  const Clock::time_point admitted = s.admitted == never ? now : s.admitted, first = s.first_token == never ? now : s.first_token;
+  return {.queued_s = seconds(s.submitted, admitted),
+          .prefill_s = seconds(admitted, first),
+          .decode_s = seconds(first, now),
+          .prompt_tokens = s.prompt_tokens,
+          .cached_tokens = 0,
+          .generated_tokens = s.generated_tokens()};
+}
+
+}  // namespace
+
+Loop::Loop(Runner runner, const SchedulerOptions& options, int64_t pages, std::shared_ptr<Inbox> inbox)
+    : pages_(pages),
+      states_(options.max_sequences),
+      scheduler_(options, pages_, states_),
+      step_(std::move(runner), options.max_batched_tokens, options.max_sequences),
+      inbox_(std::move(inbox)) {
+  publish();
+}
+
+void Loop::run() noexcept {
+  std::string why = "the engine is shutting down";
+  FinishReason reason = FinishReason::cancelled;
+  try {
+    while (take_mail(scheduler_.idle())) {
+      admit();
+      if (!scheduler_.idle()) step();
+      if (scheduler_.idle()) scheduler_.check_integrity();
+      publish();
+    }
+  } catch (const std::exception& e) {
+    why = fmt::format("the engine has stopped after an error, restart it: {}", e.what());
+    reason = FinishReason::error;
+  }
+  end_all(reason, why);
+}
+
+bool Loop::take_mail(bool wait) {
+  inbox_->take(&mail_, wait);
+  for (auto& s : mail_.submitted) scheduler_.add(std::move(s));
+  for (RequestId id : mail_.cancelled) cancel(id);
+  mail_.submitted.clear();
+  mail_.cancelled.clear();
+  return !mail_.stop;
+}
+
+void Loop::admit() {
+  const Clock::time_point now = Clock::now();
+  for (const auto& s : scheduler_.admit()) s->admitted = now;
+}
+
+void Loop::step() {
+  const std::span<const Chunk> chunks = scheduler_.plan();
+  check(!chunks.empty(), "requests are left and no step is planned");
+  step_.compute(chunks);
+  int64_t row = 0;
+  for (const Chunk& c : chunks) {
+    if (!c.decode()) totals_.prompt_tokens += c.count;
+    if (c.samples()) deliver(*c.sequence, step_.logits(row++));
+  }
+  ++totals_.steps;
+}
+
+// Draws the next token of a sequence and ends it if that was the last.
+void Loop::deliver(Sequence& s, std::span<const float> logits) {
+  Event event;
+  event.sampled = step_.draw(s, logits);
+  if (s.request.keep_logits) event.logits.assign(logits.begin(), logits.end());
+  const int32_t token = event.sampled.token;
+  if (!event.sampled.finite || token < 0) {
+    event.sampled.token = -1;
+    event.finish = FinishReason::error;
+    event.error = event.sampled.finite ? fmt::format("no token may follow at position {}: all are forbidden", s.tokens.size())
+                                       : fmt::format("the model's logits for position {} are not finite", s.tokens.size());
+  } else {
+    s.tokens.push_back(token);
+    ++totals_.generated_tokens;
+    if (s.generated_tokens() == 1) s.first_token = Clock::now();
+    if (!s.request.ignore_eos && std::ranges::find(s.request.stop_tokens, token) != s.request.stop_tokens.end()) event.finish = FinishReason::stop;
+    else if (s.generated_tokens() == s.request.max_tokens) event.finish = FinishReason::length;
+  }
+  if (event.finish == FinishReason::none) s.outbox->push(std::move(event), timings_of(s, Clock::now()));
+  else end(*scheduler_.remove(s.id), std::move(event));
+}
+
+void Loop::cancel(RequestId id) {
+  if (const auto s = scheduler_.remove(id)) end(*s, {.sampled = {}, .finish = FinishReason::cancelled, .error = {}, .logits = {}});
+}
+
+void Loop::end_all(FinishReason reason, const std::string& why) {
+  Inbox::Mail late;
+  inbox_->close(why, &late);
+  std::vector<std::unique_ptr<Sequence>> left = scheduler_.remove_all();
+  for (auto* mail : {&mail_, &late})  // mail_ holds something if taking it in was what failed
+    for (auto& s : mail->submitted)
+      if (s) left.push_back(std::move(s));
+  const std::string error = reason == FinishReason::error ? why : "";
+  for (const auto& s : left) end(*s, {.sampled = {}, .finish = reason, .error = error, .logits = {}});
+  publish();
+}
+
+void Loop::end(const Sequence& s, Event event) { s.outbox->push(std::move(event), timings_of(s, Clock::now())); }
+
+void Loop::publish() {
+  totals_.running = static_cast<int64_t>(scheduler_.running().size());
+  totals_.waiting = static_cast<int64_t>(scheduler_.waiting().size());
+  totals_.pages = pages_.size();
+  totals_.free_pages = pages_.free();
+  totals_.states = states_.size();
+  totals_.free_states = states_.free();
+  inbox_->publish(totals_);
+}
+
+}  // namespace winnow::engine

@@ -1,0 +1,43 @@
+// The engine thread's life: take what has come, admit, compute a step, hand out tokens; sleep when there is nothing to do.
+// It owns every live sequence, the pools and the scheduler.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/record_pool.h"
+#include "engine/inbox.h"
+#include "engine/scheduler.h"
+#include "engine/step.h"
+
+namespace winnow::engine {
+
+class Loop {
+ public:
+  // Throws Error if the options contradict each other. One state for each of max_sequences.
+  Loop(Runner runner, const SchedulerOptions& options, int64_t pages, std::shared_ptr<Inbox> inbox);
+
+  // Until the inbox says stop, or a step throws: then every request ends with that error and the inbox closes. Never throws.
+  void run() noexcept;
+
+ private:
+  bool take_mail(bool wait);  // false: stop
+  void admit();
+  void step();
+  void deliver(Sequence& sequence, std::span<const float> logits);
+  void cancel(RequestId id);
+  void end_all(FinishReason reason, const std::string& why);
+  void end(const Sequence& sequence, Event event);
+  void publish();
+
+  cache::PagePool pages_;
+  cache::StatePool states_;
+  Scheduler scheduler_;
+  Step step_;
+  const std::shared_ptr<Inbox> inbox_;
+  Inbox::Mail mail_;
+  Totals totals_;
+};
+
+}  // namespace winnow::engine

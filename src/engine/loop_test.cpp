@@ -1,0 +1,522 @@
+// The loop over a toy model: its next token is a hash of everything that its caches hold for the sequence, so a row that
+// is lost, doubled, misplaced or mixed with another sequence's changes the tokens.
+#include "engine/loop.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "engine/outbox.h"
+#include "engine/stream.h"
+
+namespace winnow::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int64_t kVocab = 50, kPage = 16;
+constexpr int32_t kPoison = 49;  // a prompt that holds it gets logits that are no numbers
+
+// The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): every bit of the result depends on every bit given.
+uint64_t mix(uint64_t h, uint64_t x) {
+  h += x + 0x9e3779b97f4a7c15u;
+  h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
+  h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
+  return h ^ (h >> 31);
+}
+float noise(uint64_t h, int64_t v) { return static_cast<float>(mix(h, static_cast<uint64_t>(v)) % 4096) / 512.0f; }
+
+void toy_logits(std::span<const int32_t> tokens, std::span<float> out) {
+  uint64_t h = 1;
+  bool poisoned = false;
+  for (int32_t t : tokens) h = mix(h, static_cast<uint64_t>(t)), poisoned |= t == kPoison;
+  for (int64_t v = 0; v < kVocab; ++v) out[static_cast<size_t>(v)] = v == kPoison ? -100.0f : noise(h, v);
+  if (poisoned) out[3] = std::numeric_limits<float>::quiet_NaN();
+}
+
+class Toy {
+ public:
+  Toy(int64_t pages, int64_t states) : slots_(static_cast<size_t>(pages * kPage), -1), lengths_(static_cast<size_t>(states), -1) {}
+
+  Runner runner() {
+    return {.forward = [this](const models::Batch& b) { forward(b); },
+            .logits = [this] { return ConstTensorView(reinterpret_cast<const std::byte*>(logits_.data()), DType::f32, {rows_, kVocab}); },
+            .folded_after = [](const models::SequenceRows& r) { return TokenPos((r.position.value + r.count - 1) / kKdaGroup * kKdaGroup); },
+            .vocab_size = kVocab};
+  }
+  std::function<void(const models::Batch&)> before;  // called first in each step
+
+ private:
+  void forward(const models::Batch& b) {
+    if (before) before(b);
+    std::set<int64_t> states;
+    int64_t row = 0;
+    size_t next_logit = 0;
+    rows_ = static_cast<int64_t>(b.logit_rows.size());
+    logits_.resize(static_cast<size_t>(rows_ * kVocab));
+    for (const models::SequenceRows& s : b.sequences) {
+      check(states.insert(s.state.value).second && s.first_row == row && s.count > 0, "toy: a bad batch");
+      int64_t& length = lengths_[static_cast<size_t>(s.state.value)];
+      if (s.position.value == 0) length = 0;
+      check(length == s.position.value, "toy: rows do not follow on what the state holds");
+      check(s.folded.value == (length == 0 ? 0 : (length - 1) / kKdaGroup * kKdaGroup), "toy: a wrong folded length");
+      for (int64_t i = 0; i < s.count; ++i, ++length) slot(s, length) = b.tokens[static_cast<size_t>(row + i)];
+      row += s.count;
+      if (next_logit == b.logit_rows.size() || b.logit_rows[next_logit] != row - 1) continue;
+      std::vector<int32_t> seen;
+      for (int64_t t = 0; t < length; ++t) seen.push_back(slot(s, t));
+      toy_logits(seen, std::span(logits_).subspan(next_logit * kVocab, kVocab));
+      ++next_logit;
+    }
+    check(row == static_cast<int64_t>(b.tokens.size()) && next_logit == b.logit_rows.size(), "toy: rows are left over");
+  }
+  int32_t& slot(const models::SequenceRows& s, int64_t t) {
+    const PageId page = s.pages[static_cast<size_t>(page_index(TokenPos(t), kPage))];
+    return slots_[static_cast<size_t>(slot_of(page, TokenPos(t), kPage).value)];
+  }
+
+  std::vector<int32_t> slots_;    // token in each slot
+  std::vector<int64_t> lengths_;  // tokens that each state has seen
+  std::vector<float> logits_;
+  int64_t rows_ = 0;
+};
+
+// A loop on a thread of its own, as Engine has it.
+class Served {
+ public:
+  explicit Served(SchedulerOptions o = {.max_batched_tokens = 128, .max_sequences = 4}, int64_t pages = 200,
+                  std::function<void(const models::Batch&)> before = {})
+      : toy_(pages, o.max_sequences), loop_(toy_.runner(), paged(o), pages, inbox_) {
+    toy_.before = std::move(before);
+    thread_ = std::thread([this] { loop_.run(); });
+  }
+  ~Served() { stop(); }
+  void stop() {
+    inbox_->stop();
+    if (thread_.joinable()) thread_.join();
+  }
+  Result<Stream> try_submit(Request r) {
+    const RequestId id(next_id_++);
+    auto s = std::make_unique<Sequence>(id, std::move(r), kPage);
+    s->submitted = Clock::now();
+    s->outbox = std::make_shared<Outbox>(id, inbox_);
+    auto outbox = s->outbox;
+    if (auto e = inbox_->submit(std::move(s))) return *e;
+    return Stream(outbox);
+  }
+  Stream submit(Request r) { return try_submit(std::move(r)).or_throw(); }
+  Inbox& inbox() { return *inbox_; }
+  // Waits until nothing runs, then expects every page and state to be free.
+  void expect_all_free() {
+    const auto idle = [&] {
+      const Totals t = inbox_->totals();
+      return t.running == 0 && t.waiting == 0 && t.free_pages == t.pages && t.free_states == t.states;
+    };
+    for (int i = 0; i < 2000 && !idle(); ++i) std::this_thread::sleep_for(5ms);
+    EXPECT_TRUE(idle());
+  }
+
+ private:
+  static SchedulerOptions paged(SchedulerOptions o) {
+    o.page_tokens = kPage;
+    return o;
+  }
+  std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
+  Toy toy_;
+  Loop loop_;
+  std::atomic<int64_t> next_id_{0};
+  std::thread thread_;
+};
+
+// Holds the engine thread inside a step until it is opened.
+class Gate {
+ public:
+  void pass() {
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return open_; });
+  }
+  void await_arrival() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return waiting_ > 0; });
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = false;
+  int waiting_ = 0;
+};
+
+Request request(std::vector<int32_t> prompt, int64_t max_tokens, float temperature = 0) {
+  Request r;
+  r.prompt = std::move(prompt);
+  r.max_tokens = max_tokens;
+  r.sampling.temperature = temperature;
+  r.sampling.seed = 11;
+  return r;
+}
+
+std::vector<int32_t> random_prompt(std::mt19937_64& random, int64_t longest) {
+  std::vector<int32_t> p(1 + random() % static_cast<uint64_t>(longest));
+  for (int32_t& t : p) t = static_cast<int32_t>(random() % (kVocab - 1));
+  return p;
+}
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  FinishReason finish = FinishReason::none;
+  std::string error;
+};
+Answer read(Stream& stream) {
+  Answer a;
+  while (a.finish == FinishReason::none) {
+    Event e = stream.next();
+    if (e.sampled.token >= 0) a.tokens.push_back(e.sampled.token);
+    a.finish = e.finish;
+    a.error = e.error;
+  }
+  return a;
+}
+Answer answer_of(Served& served, Request r) {
+  Stream s = served.submit(std::move(r));
+  return read(s);
+}
+
+// What the loop must draw, from the toy's formula alone.
+std::vector<int32_t> expected(const Request& r) {
+  std::vector<int32_t> tokens = r.prompt;
+  std::vector<float> logits(kVocab), workspace;
+  while (static_cast<int64_t>(tokens.size() - r.prompt.size()) < r.max_tokens) {
+    toy_logits(tokens, logits);
+    const auto generated = std::span<const int32_t>(tokens).subspan(r.prompt.size());
+    tokens.push_back(ops::sample(logits, r.sampling, r.prompt, generated, TokenPos(static_cast<int64_t>(tokens.size())), {}, workspace).token);
+  }
+  return {tokens.begin() + static_cast<std::ptrdiff_t>(r.prompt.size()), tokens.end()};
+}
+
+TEST(Loop, TokensAreTheModelsAloneOrInCompany) {
+  std::mt19937_64 random(3);
+  for (int64_t budget : {64, 128, 4096}) {
+    Served served({.max_batched_tokens = budget, .max_sequences = 9});
+    std::vector<Request> requests;
+    for (int i = 0; i < 40; ++i)
+      requests.push_back(request(random_prompt(random, 200), 1 + static_cast<int64_t>(random() % 20), i % 2 ? 0.8f : 0.0f));
+    std::vector<Stream> streams;
+    for (const Request& r : requests) streams.push_back(served.submit(r));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Answer a = read(streams[i]);
+      EXPECT_EQ(a.tokens, expected(requests[i]));
+      EXPECT_EQ(a.finish, FinishReason::length);
+    }
+    served.expect_all_free();
+  }
+}
+
+TEST(Loop, CutsOfAnyGridGiveTheSameTokens) {
+  std::mt19937_64 random(4);
+  for (int64_t grid : {1, 3, 5, 64}) {
+    Served served({.max_batched_tokens = 2 * grid + 1, .max_sequences = 2, .chunk_grid = grid});
+    for (int i = 0; i < 5; ++i) {
+      const Request r = request(random_prompt(random, 150), 5);
+      EXPECT_EQ(answer_of(served, r).tokens, expected(r));
+    }
+  }
+}
+
+TEST(Loop, HundredRequestsPassThroughFourSlots) {
+  std::mt19937_64 random(5);
+  Served served({.max_batched_tokens = 64, .max_sequences = 4}, 40);
+  std::vector<Request> requests;
+  std::vector<Stream> streams;
+  for (int i = 0; i < 100; ++i) {
+    requests.push_back(request(random_prompt(random, 100), 1 + static_cast<int64_t>(random() % 30)));
+    streams.push_back(served.submit(requests.back()));
+  }
+  for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(read(streams[i]).tokens, expected(requests[i]));
+  served.expect_all_free();
+}
+
+TEST(Loop, StopTokensEndARequestUnlessIgnored) {
+  Served served;
+  Request r = request({1, 2, 3}, 10);
+  const std::vector<int32_t> all = expected(r);
+  size_t at = 3;  // where a token comes for the first time
+  while (at + 1 < all.size() && std::count(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(at), all[at]) > 0) ++at;
+  r.stop_tokens = {all[at]};
+  Answer a = answer_of(served, r);
+  EXPECT_EQ(a.finish, FinishReason::stop);
+  EXPECT_EQ(a.tokens, std::vector<int32_t>(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(at) + 1));
+  r.max_tokens = static_cast<int64_t>(at) + 1;  // the stop token is also the last that fits
+  EXPECT_EQ(answer_of(served, r).finish, FinishReason::stop);
+  r.max_tokens = 10;
+  r.ignore_eos = true;
+  r.min_tokens = 7;
+  a = answer_of(served, r);
+  EXPECT_EQ(a.finish, FinishReason::length);
+  EXPECT_EQ(a.tokens, all);
+}
+
+TEST(Loop, StopTokensAreNotDrawnBeforeMinTokens) {
+  Served served;
+  Request r = request({1, 2, 3}, 40);
+  for (int32_t t = 0; t < 40; ++t) r.stop_tokens.push_back(t);  // most of the vocabulary
+  for (int64_t least : {0, 1, 5, 39}) {
+    r.min_tokens = least;
+    const Answer a = answer_of(served, r);
+    ASSERT_GE(static_cast<int64_t>(a.tokens.size()), least);
+    for (int64_t i = 0; i < least; ++i) EXPECT_GE(a.tokens[static_cast<size_t>(i)], 40);
+  }
+  r.min_tokens = 0;  // the mask leaves no trace
+  r.max_tokens = 1;
+  EXPECT_EQ(answer_of(served, r).tokens, expected(r));
+}
+
+TEST(Loop, ARequestThatMayDrawNothingEndsWithAnError) {
+  Served served;
+  Request r = request({1, 2, 3}, 4);
+  for (int32_t t = 0; t < kVocab; ++t) r.stop_tokens.push_back(t);
+  r.min_tokens = 1;
+  const Answer a = answer_of(served, r);
+  EXPECT_EQ(a.finish, FinishReason::error);
+  EXPECT_TRUE(a.tokens.empty());
+}
+
+TEST(Loop, SamplingSeesPromptAndGeneratedTokens) {
+  Served served;
+  Request r = request({1, 2, 3, 4, 5}, 30);
+  r.sampling.presence_penalty = 1000;  // no token twice
+  const Answer a = answer_of(served, r);
+  EXPECT_EQ(std::set<int32_t>(a.tokens.begin(), a.tokens.end()).size(), 30u);
+  r.sampling.presence_penalty = 0.5f;
+  r.sampling.frequency_penalty = 0.7f;
+  r.sampling.repetition_penalty = 1.8f;
+  r.sampling.logit_bias = {{7, 2.0f}};
+  EXPECT_EQ(answer_of(served, r).tokens, expected(r));
+}
+
+TEST(Loop, NonFiniteLogitsEndTheirRequestOnly) {
+  Served served;
+  const Request good = request({4, 5, 6}, 12);
+  Stream other = served.submit(good);
+  const Answer a = answer_of(served, request({4, kPoison, 6}, 12));
+  EXPECT_EQ(a.finish, FinishReason::error);
+  EXPECT_EQ(a.error, "the model's logits for position 3 are not finite");
+  EXPECT_TRUE(a.tokens.empty());
+  EXPECT_EQ(read(other).tokens, expected(good));
+  EXPECT_TRUE(served.inbox().healthy(5s));
+  served.expect_all_free();
+}
+
+TEST(Loop, LogitsComeWithTheirToken) {
+  Served served;
+  Request r = request({8, 9}, 3);
+  r.keep_logits = true;
+  Stream s = served.submit(r);
+  std::vector<int32_t> tokens = r.prompt;
+  std::vector<float> logits(kVocab);
+  for (int i = 0; i < 3; ++i) {
+    const Event e = s.next();
+    toy_logits(tokens, logits);
+    EXPECT_EQ(e.logits, logits);
+    tokens.push_back(e.sampled.token);
+  }
+}
+
+TEST(Loop, TheEndRepeats) {
+  Served served;
+  Stream s = served.submit(request({8, 9}, 1));
+  EXPECT_EQ(s.next().finish, FinishReason::length);
+  const Event again = s.next();
+  EXPECT_EQ(again.finish, FinishReason::length);
+  EXPECT_EQ(again.sampled.token, -1);
+  Event e;
+  EXPECT_TRUE(s.try_next(&e));
+  s.cancel();
+  EXPECT_EQ(s.next().finish, FinishReason::length);
+}
+
+TEST(Loop, CancelReachesQueuedPrefillingAndRunningRequests) {
+  for (int steps_before : {0, 1, 2, 6}) {  // of a prompt of five chunks
+    Gate gate;
+    int steps = 0;
+    Served served({.max_batched_tokens = 64, .max_sequences = 1}, 200, [&](const models::Batch&) {
+      if (steps++ == steps_before) gate.pass();
+    });
+    Stream first = served.submit(request(std::vector<int32_t>(300, 5), 1000));
+    Stream queued = served.submit(request({1, 2, 3}, 2));
+    const Request last = request({3, 2, 1}, 2);
+    Stream third = served.submit(last);
+    gate.await_arrival();
+    queued.cancel();
+    first.cancel();
+    first.cancel();  // twice is once
+    gate.open();
+    EXPECT_EQ(read(first).finish, FinishReason::cancelled);
+    const Answer q = read(queued);
+    EXPECT_EQ(q.finish, FinishReason::cancelled);
+    EXPECT_TRUE(q.tokens.empty());
+    EXPECT_EQ(read(third).tokens, expected(last));
+    served.expect_all_free();
+  }
+}
+
+TEST(Loop, DestroyingOrReplacingAStreamCancels) {
+  Served served({.max_batched_tokens = 64, .max_sequences = 1});
+  { const Stream s = served.submit(request({1, 2, 3}, 2000)); }
+  Stream s = served.submit(request({1, 2, 4}, 2000));
+  s.next();
+  s = served.submit(request({1, 2, 5}, 2));
+  EXPECT_EQ(read(s).finish, FinishReason::length);
+  Stream moved = std::move(s);
+  EXPECT_EQ(read(moved).finish, FinishReason::length);
+  served.expect_all_free();
+}
+
+TEST(Loop, WakeIsCalledForEachEventAndNeverAfterItIsTakenAway) {
+  Served served({.max_batched_tokens = 64, .max_sequences = 1}, 200, [](const models::Batch&) { std::this_thread::sleep_for(100us); });
+  std::atomic<int> woken{0};
+  {
+    Stream s = served.submit(request({1, 2}, 2000));
+    s.next();
+    s.on_event([&] { ++woken; });
+    for (int i = 0; i < 100; ++i) s.next();
+    EXPECT_GT(woken.load(), 0);
+    s.on_event({});
+    const int seen = woken.load();
+    for (int i = 0; i < 100; ++i) s.next();
+    EXPECT_EQ(woken.load(), seen);
+    s.on_event([&] { ++woken; });
+  }
+  const int seen = woken.load();
+  served.expect_all_free();
+  EXPECT_EQ(woken.load(), seen);
+}
+
+TEST(Loop, TryNextAndNextForDoNotBlock) {
+  Gate gate;
+  Served served({.max_batched_tokens = 64, .max_sequences = 1}, 200, [&](const models::Batch&) { gate.pass(); });
+  Stream s = served.submit(request({1, 2}, 1));
+  Event e;
+  EXPECT_FALSE(s.try_next(&e));
+  EXPECT_FALSE(s.next_for(&e, 5ms));
+  gate.open();
+  EXPECT_TRUE(s.next_for(&e, 30s));
+  EXPECT_EQ(e.finish, FinishReason::length);
+}
+
+TEST(Loop, StoppingEndsEveryRequest) {
+  Gate gate;
+  Served served({.max_batched_tokens = 64, .max_sequences = 1}, 200, [&](const models::Batch&) { gate.pass(); });
+  Stream running = served.submit(request({1, 2}, 1000)), waiting = served.submit(request({1, 2}, 1000));
+  gate.await_arrival();
+  Stream late = served.submit(request({1, 2}, 1000));
+  served.inbox().stop();
+  gate.open();
+  served.stop();
+  for (Stream* s : {&running, &waiting, &late}) EXPECT_EQ(read(*s).finish, FinishReason::cancelled);
+  EXPECT_FALSE(served.try_submit(request({1, 2}, 1)));
+  EXPECT_FALSE(served.inbox().healthy(10s));
+  running.cancel();  // streams may outlive the engine
+}
+
+TEST(Loop, AnErrorOfTheModelEndsEveryRequestAndTheHealth) {
+  std::atomic<int> steps{0};
+  Served served({.max_batched_tokens = 64, .max_sequences = 1}, 200, [&](const models::Batch&) {
+    if (++steps == 3) throw Error("the device is lost");
+  });
+  Stream running = served.submit(request({1, 2}, 1000)), waiting = served.submit(request({1, 2}, 1000));
+  const Answer a = read(running), b = read(waiting);
+  EXPECT_EQ(a.tokens.size(), 2u);
+  for (const Answer* x : {&a, &b}) {
+    EXPECT_EQ(x->finish, FinishReason::error);
+    EXPECT_EQ(x->error, "the engine has stopped after an error, restart it: the device is lost");
+  }
+  EXPECT_FALSE(served.inbox().healthy(10s));
+  auto refused = served.try_submit(request({1, 2}, 1));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().what(), a.error);
+}
+
+TEST(Loop, HealthIsAnAnswerOfTheEngineThread) {
+  Gate gate;
+  std::atomic<bool> hold{false};
+  Served served({.max_batched_tokens = 64, .max_sequences = 1}, 200, [&](const models::Batch&) {
+    if (hold) gate.pass();
+  });
+  std::this_thread::sleep_for(20ms);
+  EXPECT_TRUE(served.inbox().healthy(5s));
+  std::this_thread::sleep_for(20ms);
+  const auto before = Clock::now();
+  EXPECT_TRUE(served.inbox().healthy(10ms)) << "the idle loop answers";
+  EXPECT_LT(Clock::now() - before, 5s);
+  hold = true;
+  Stream s = served.submit(request({1, 2}, 2));
+  gate.await_arrival();
+  std::this_thread::sleep_for(20ms);
+  EXPECT_FALSE(served.inbox().healthy(10ms)) << "a step hangs";
+  hold = false;
+  gate.open();
+  read(s);
+  EXPECT_TRUE(served.inbox().healthy(5s));
+}
+
+TEST(Loop, TimingsAndTotalsCount) {
+  Served served;
+  Stream s = served.submit(request(std::vector<int32_t>(130, 1), 7));
+  read(s);
+  const Timings t = s.timings();
+  EXPECT_EQ(t.prompt_tokens, 130);
+  EXPECT_EQ(t.generated_tokens, 7);
+  EXPECT_GE(t.queued_s, 0);
+  EXPECT_GT(t.prefill_s, 0);
+  EXPECT_GT(t.decode_s, 0);
+  served.expect_all_free();
+  const Totals all = served.inbox().totals();
+  EXPECT_EQ(all.prompt_tokens, 130);
+  EXPECT_EQ(all.generated_tokens, 7);
+  EXPECT_EQ(all.steps, 8);  // 128 + 2, then six
+  EXPECT_EQ(all.states, 4);
+}
+
+TEST(Loop, SurvivesACancelStormFromManyThreads) {
+  Served served({.max_batched_tokens = 64, .max_sequences = 3}, 60);
+  std::atomic<int> whole{0};
+  const auto client = [&](uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (int i = 0; i < 60; ++i) {
+      const Request r = request(random_prompt(random, 200), 1 + static_cast<int64_t>(random() % 20), 0.5f);
+      Stream s = served.submit(r);
+      std::atomic<int> woken{0};
+      if (random() % 2) s.on_event([&woken] { ++woken; });
+      const uint64_t fate = random() % 4;
+      if (fate == 0) continue;  // destroyed at once
+      for (uint64_t n = random() % 8; n > 0 && fate != 3; --n) s.next();
+      if (fate == 1) s.cancel();
+      if (fate == 2) continue;  // destroyed midway
+      const Answer a = read(s);
+      if (fate != 3) continue;
+      EXPECT_EQ(a.tokens, expected(r));
+      ++whole;
+    }
+  };
+  std::vector<std::thread> clients;
+  for (uint64_t seed = 1; seed <= 4; ++seed) clients.emplace_back(client, seed);
+  for (std::thread& t : clients) t.join();
+  EXPECT_GT(whole.load(), 0);
+  served.expect_all_free();
+}
+
+}  // namespace
+}  // namespace winnow::engine

@@ -1,0 +1,60 @@
+#include "engine/step.h"
+
+namespace winnow::engine {
+
+Step::Step(Runner runner, int64_t max_rows, int64_t max_sequences) : runner_(std::move(runner)), max_rows_(static_cast<size_t>(max_rows)) {
+  tokens_.reserve(max_rows_);
+  sequences_.reserve(static_cast<size_t>(max_sequences));
+  logit_rows_.reserve(static_cast<size_t>(max_sequences));
+  mask_.assign(static_cast<size_t>(ceil_div(runner_.vocab_size, 32)), ~uint32_t{0});
+  workspace_.resize(static_cast<size_t>(2 * runner_.vocab_size));
+}
+
+void Step::compute(std::span<const Chunk> chunks) {
+  tokens_.clear();
+  sequences_.clear();
+  logit_rows_.clear();
+  for (const Chunk& c : chunks) {
+    const Sequence& s = *c.sequence;
+    const auto first = s.tokens.begin() + c.position.value;
+    sequences_.push_back({.first_row = static_cast<int64_t>(tokens_.size()),
+                          .count = c.count,
+                          .position = c.position,
+                          .state = s.state,
+                          .folded = s.folded,
+                          .pages = s.pages,
+                          .decode = c.decode()});
+    tokens_.insert(tokens_.end(), first, first + c.count);
+    if (c.samples()) logit_rows_.push_back(static_cast<int32_t>(tokens_.size()) - 1);
+  }
+  check(tokens_.size() <= max_rows_, "a step has more rows than planned for");
+
+  runner_.forward({.tokens = tokens_, .sequences = sequences_, .logit_rows = logit_rows_});
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    Sequence& s = *chunks[i].sequence;
+    s.num_computed_tokens += chunks[i].count;
+    s.folded = runner_.folded_after(sequences_[i]);
+  }
+}
+
+std::span<const float> Step::logits(int64_t i) const {
+  const ConstTensorView v = runner_.logits();
+  check(v.rank == 2 && i < v.shape[0] && v.shape[1] == runner_.vocab_size, "the model's logits have another shape");
+  return {v.as<float>() + i * v.stride[0], static_cast<size_t>(runner_.vocab_size)};
+}
+
+ops::Sampled Step::draw(const Sequence& s, std::span<const float> logits) {
+  const std::span<const int32_t> tokens = s.tokens;
+  const auto prompt = tokens.first(static_cast<size_t>(s.prompt_tokens)), generated = tokens.subspan(prompt.size());
+  const bool masked = !s.request.ignore_eos && s.generated_tokens() < s.request.min_tokens && !s.request.stop_tokens.empty();
+  const auto bit = [](int32_t token) { return uint32_t{1} << (token % 32); };
+  if (masked)
+    for (int32_t t : s.request.stop_tokens) mask_[static_cast<size_t>(t / 32)] &= ~bit(t);
+  const std::span<const uint32_t> mask = masked ? std::span<const uint32_t>(mask_) : std::span<const uint32_t>{};
+  ops::Sampled out = ops::sample(logits, s.request.sampling, prompt, generated, TokenPos(static_cast<int64_t>(tokens.size())), mask, workspace_);
+  if (masked)
+    for (int32_t t : s.request.stop_tokens) mask_[static_cast<size_t>(t / 32)] |= bit(t);
+  return out;
+}
+
+}  // namespace winnow::engine

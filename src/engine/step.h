@@ -1,0 +1,45 @@
+// One step: lays the planned rows out as a batch, runs the model on it, and draws tokens from its logits. All arrays
+// have their full size from the start.
+//
+// Thread: the engine's.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/scheduler.h"
+#include "models/glm5_next.h"
+
+namespace winnow::engine {
+
+// What a step needs of a model, so that the loop can be tested without one.
+struct Runner {
+  std::function<void(const models::Batch&)> forward;
+  std::function<ConstTensorView()> logits;  // [logit rows of the last forward, vocab] f32
+  std::function<TokenPos(const models::SequenceRows&)> folded_after;
+  int64_t vocab_size = 0;
+};
+
+class Step {
+ public:
+  Step(Runner runner, int64_t max_rows, int64_t max_sequences);
+
+  // Runs the model on the chunks and marks their tokens as computed. Throws what the model throws.
+  void compute(std::span<const Chunk> chunks);
+  // The raw logits of the i-th chunk of the last compute() that samples.
+  std::span<const float> logits(int64_t i) const;
+  // The next token of a sequence. Stop tokens are masked as long as it is shorter than min_tokens.
+  ops::Sampled draw(const Sequence& sequence, std::span<const float> logits);
+
+ private:
+  const Runner runner_;
+  const size_t max_rows_;
+  std::vector<int32_t> tokens_;
+  std::vector<models::SequenceRows> sequences_;
+  std::vector<int32_t> logit_rows_;
+  std::vector<uint32_t> mask_;    // of the vocabulary; all bits set between two draws
+  std::vector<float> workspace_;  // of ops::sample
+};
+
+}  // namespace winnow::engine
