@@ -13,11 +13,14 @@ std::array<uint32_t, 4> philox(std::array<uint32_t, 4> c, std::array<uint32_t, 2
   return c;
 }
 
-double uniform(uint64_t seed, uint32_t choice, TokenPos position, Purpose purpose, uint32_t token) {
+std::array<uint32_t, 4> noise_words(uint64_t seed, uint32_t choice, TokenPos position, Purpose purpose, uint32_t block) {
   const uint64_t pos = static_cast<uint64_t>(position.value);
-  const auto words = philox({token / 4, static_cast<uint32_t>(pos), choice, static_cast<uint32_t>(purpose) + (static_cast<uint32_t>(pos >> 32) << 8)},
-                            {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-  return (words[token % 4] + 0.5) * 0x1p-32;
+  return philox({block, static_cast<uint32_t>(pos), choice, static_cast<uint32_t>(purpose) + (static_cast<uint32_t>(pos >> 32) << 8)},
+                {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+}
+
+double uniform(uint64_t seed, uint32_t choice, TokenPos position, Purpose purpose, uint32_t token) {
+  return (noise_words(seed, choice, position, purpose, token / 4)[token % 4] + 0.5) * 0x1p-32;
 }
 
 }  // namespace winnow::ops

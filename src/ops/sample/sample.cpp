@@ -111,47 +111,64 @@ std::vector<Candidate> best(std::span<const float> x, size_t k) {
 // e^((x - largest) / temperature), the unnormalised probability.
 double weight(float x, float largest, double temperature) { return std::exp((double{x} - largest) / temperature); }
 
-// Sum of the weights. Floats are exact enough for a threshold, and much cheaper over a whole vocabulary.
-double total_weight(std::span<const float> x, float largest, float temperature) {
+double total_weight(std::span<const float> x, float largest, double temperature) {
   double sum = 0;
-  for (float v : x) sum += std::exp((v - largest) / temperature);
+  for (float v : x) sum += weight(v, largest, temperature);
   return sum;
 }
 
-// The smallest prefix of all tokens, best first, whose weight reaches `wanted`; at least one token. Takes what may be in it
-// in slices of falling logit, so that a peaked distribution sorts few tokens.
-std::vector<Candidate> nucleus(std::span<const float> x, float largest, float temperature, double wanted) {
-  std::vector<Candidate> taken;
+struct Weighted { Candidate candidate; double weight; };
+
+// Leaves the smallest set of best candidates from `begin` on whose weights reach `wanted`, by halving: no need to sort them.
+void cut(std::vector<Weighted>& v, size_t begin, double wanted) {
+  size_t end = v.size();
+  while (end - begin > 1) {
+    const size_t middle = begin + (end - begin) / 2;
+    auto at = [&](size_t i) { return v.begin() + static_cast<ptrdiff_t>(i); };
+    std::nth_element(at(begin), at(middle), at(end), [](const Weighted& a, const Weighted& b) { return better(a.candidate, b.candidate); });
+    double upper = 0;
+    for (size_t i = begin; i < middle; ++i) upper += v[i].weight;
+    if (upper >= wanted) {
+      end = middle;
+    } else {
+      wanted -= upper;
+      begin = middle;
+    }
+  }
+  v.resize(end);
+}
+
+// The smallest set of best tokens whose weight reaches `wanted`; at least one. Looks at the tokens in slices of falling
+// logit, so that a peaked distribution touches few of them twice.
+std::vector<Weighted> nucleus(std::span<const float> x, float largest, double temperature, double wanted) {
+  std::vector<Weighted> taken;
   double sum = 0;
   float above = kInfinity;  // tokens with a logit >= above are taken
-  for (float depth = 4 * temperature;; depth *= 2) {
-    float from = largest - depth;
+  for (double depth = 4 * temperature;; depth *= 2) {
+    float from = static_cast<float>(largest - depth);
     if (!(from < above) || depth > 200 * temperature) from = -kInfinity;  // the rest
     const size_t begin = taken.size();
+    double slice = 0;
     for (size_t t = 0; t < x.size(); ++t)
-      if (x[t] >= from && x[t] < above) taken.push_back({x[t], static_cast<int32_t>(t)});
-    for (size_t sorted = begin, step = 256; sorted < taken.size(); step *= 4) {  // and sort only as far as needed
-      const auto first = taken.begin() + static_cast<ptrdiff_t>(sorted);
-      const auto middle = first + static_cast<ptrdiff_t>(std::min(step, taken.size() - sorted));
-      if (middle != taken.end()) std::nth_element(first, middle, taken.end(), better);
-      std::sort(first, middle, better);
-      for (auto i = first; i != middle; ++i) {
-        sum += weight(i->logit, largest, temperature);
-        if (sum >= wanted) {
-          taken.resize(static_cast<size_t>(i - taken.begin()) + 1);
-          return taken;
-        }
+      if (x[t] >= from && x[t] < above) {
+        taken.push_back({{x[t], static_cast<int32_t>(t)}, weight(x[t], largest, temperature)});
+        slice += taken.back().weight;
       }
-      sorted = static_cast<size_t>(middle - taken.begin());
+    if (sum + slice >= wanted) {
+      cut(taken, begin, wanted - sum);
+      return taken;
     }
     if (from == -kInfinity) return taken;
+    sum += slice;
     above = from;
   }
 }
 
-// What top_k, top_p and min_p leave, best first.
+// What top_k, top_p and min_p leave.
 std::vector<Candidate> filtered(std::span<const float> x, float largest, const Sampling& p) {
   std::vector<Candidate> kept;
+  const double least = p.temperature * std::log(double{p.min_p});  // min_p as a distance from the largest logit
+  auto too_unlikely = [&](float logit) { return double{logit} - largest < least; };
   if (p.top_k > 0 && static_cast<size_t>(p.top_k) < x.size()) {
     kept = best(x, static_cast<size_t>(p.top_k));
     if (p.top_p < 1) {
@@ -161,14 +178,14 @@ std::vector<Candidate> filtered(std::span<const float> x, float largest, const S
       while (n < kept.size() && (n == 0 || sum < p.top_p * total)) sum += weight(kept[n++].logit, largest, p.temperature);
       kept.resize(n);
     }
+    std::erase_if(kept, [&](const Candidate& c) { return too_unlikely(c.logit); });
   } else if (p.top_p < 1) {
-    kept = nucleus(x, largest, p.temperature, p.top_p * total_weight(x, largest, p.temperature));
+    for (const Weighted& w : nucleus(x, largest, p.temperature, p.top_p * total_weight(x, largest, p.temperature)))
+      if (!too_unlikely(w.candidate.logit)) kept.push_back(w.candidate);
   } else {
     for (size_t t = 0; t < x.size(); ++t)
-      if (weight(x[t], largest, p.temperature) >= p.min_p) kept.push_back({x[t], static_cast<int32_t>(t)});
-    return kept;
+      if (!too_unlikely(x[t])) kept.push_back({x[t], static_cast<int32_t>(t)});
   }
-  std::erase_if(kept, [&](const Candidate& c) { return weight(c.logit, largest, p.temperature) < p.min_p; });
   return kept;
 }
 
@@ -182,7 +199,6 @@ class Draw {
     take(x, u, token);
   }
   void offer_all(std::span<const float> logits) {
-    const uint64_t pos = static_cast<uint64_t>(position_.value);
     for (size_t t = 0; t < logits.size(); t += 4) {
       const size_t n = std::min<size_t>(4, logits.size() - t);
       double x[4];
@@ -192,9 +208,7 @@ class Draw {
         hopeless = hopeless && x[i] + kLargestNoise < value_;
       }
       if (hopeless) continue;
-      const auto words = philox({static_cast<uint32_t>(t / 4), static_cast<uint32_t>(pos), p_.choice,
-                                 static_cast<uint32_t>(Purpose::token) + (static_cast<uint32_t>(pos >> 32) << 8)},
-                                {static_cast<uint32_t>(p_.seed), static_cast<uint32_t>(p_.seed >> 32)});
+      const auto words = noise_words(p_.seed, p_.choice, position_, Purpose::token, static_cast<uint32_t>(t / 4));
       for (size_t i = 0; i < n; ++i) {
         // noise = -log(-log u) <= -log(1 - u) < log(2) * (leading ones of the word + 1): most tokens lose without a logarithm
         if (x[i] + 0.6931472 * (std::countl_one(words[i]) + 1) < value_) continue;

@@ -24,7 +24,7 @@ struct Sampling {
   float min_p = 0.0f;         // 0: off
   float presence_penalty = 0.0f, frequency_penalty = 0.0f;  // over generated tokens
   float repetition_penalty = 1.0f;                          // over prompt and generated tokens
-  std::vector<std::pair<int32_t, float>> logit_bias;        // token, added
+  std::vector<std::pair<int32_t, float>> logit_bias{};      // token, added
   uint64_t seed = 0;
   uint32_t choice = 0;        // which of the n choices of a request
   int32_t logprobs = -1;      // -1: none; 0: of the token; n: and of the n most likely
@@ -48,8 +48,11 @@ Sampled sample(std::span<const float> logits, const Sampling& p, std::span<const
 // Philox4x32-10: ten rounds over a counter under a key.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-// Uniform in (0, 1): (word + 1/2) / 2^32, word = number token % 4 of the block with key = seed (low half first) and
-// counter = token / 4, position % 2^32, choice, purpose + 256 * (position / 2^32).
+// Four words of noise, those of tokens 4 * block to 4 * block + 3: key = seed (low half first), counter = block,
+// position % 2^32, choice, purpose + 256 * (position / 2^32).
+std::array<uint32_t, 4> noise_words(uint64_t seed, uint32_t choice, TokenPos position, Purpose purpose, uint32_t block);
+
+// Uniform in (0, 1): (word + 1/2) / 2^32 with the token's word.
 double uniform(uint64_t seed, uint32_t choice, TokenPos position, Purpose purpose, uint32_t token);
 
 }  // namespace winnow::ops
