@@ -48,7 +48,8 @@ class Loader {
   Loader(const Checkpoint& checkpoint, device::Device& device);
   ~Loader();
   // *to is filled by load(). Names are without "model.language_model." except lm_head.weight: "layers.3.self_attn.q_a_proj.weight".
-  // A matrix stays f32, bf16 or e4m3 (with its block scales); f16 becomes f32.
+  // A matrix stays f32, bf16 or e4m3 (with its block scales); f16 becomes f32. A convolution of the image tower is the
+  // matrix [out, everything else].
   void matrix(Matrix* to, const std::string& name, int64_t n, int64_t k);
   // Widened to f32 whatever it is stored as. "layers.0.self_attn.conv1d.weight" {3P, 1, taps} or {3P, taps} is q|k|v in
   // one, also where the three are stored apart.

@@ -2,10 +2,12 @@
 
 #include <cstring>
 #include <deque>
+#include <filesystem>
 
 #include "base/units.h"
 #include "weights/checkpoint.h"
 #include "weights/inventory.h"
+#include "weights/tiny_checkpoint.h"
 
 namespace winnow::weights {
 namespace {
@@ -99,6 +101,209 @@ TEST(Loader, WhatIsNotAskedForIsUnused) {
     EXPECT_NE(std::string(e.what()).find(" more"), std::string::npos) << e.what();
     EXPECT_EQ(std::string(e.what()).find("layers.8."), std::string::npos) << "the MTP layer is not the trunk's: " << e.what();
     EXPECT_EQ(std::string(e.what()).find("visual"), std::string::npos) << e.what();
+  }
+}
+
+
+using testing::TinyCheckpoint;
+const std::string kText = "model.language_model.";
+
+class TinyLoader : public ::testing::Test {
+ protected:
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+  // Every trunk matrix and vector as f32 values by official name.
+  std::map<std::string, std::vector<float>> values(const TinyCheckpoint& t, int threads = 2) {
+    t.write(dir_);
+    const Checkpoint c = Checkpoint::open(dir_).or_throw();
+    auto device = cpu(threads);
+    Loader loader(c, *device);
+    std::map<std::string, std::vector<float>> all;
+    std::map<std::string, ConstTensorView> f32;
+    for_each_tensor(c.config(), Part::trunk, [&](const std::string& name, std::span<const int64_t> shape) {
+      if (shape.size() == 2)
+        loader.visit(name, shape[0], shape[1], [&all, name](ConstTensorView v) { all[name].assign(v.as<float>(), v.as<float>() + v.elements()); });
+      else loader.f32(&f32[name], name, {shape.begin(), shape.end()});
+    });
+    const auto buffers = loader.load();
+    for (const auto& [name, v] : f32) all[name].assign(v.as<float>(), v.as<float>() + v.elements());
+    return all;
+  }
+  const std::string dir_ = ::testing::TempDir() + "winnow_loader";
+};
+
+// The names that transformers' modules have, made from the official ones.
+void to_module_names(TinyCheckpoint& t) {
+  for (auto& x : t.tensors)
+    for (const auto& [from, to] : {std::pair<std::string, std::string>{".hc_attn_", ".attn_hc."}, {".hc_ffn_", ".ffn_hc."}, {"self_attn.f_", "self_attn.forget_gate.f_"},
+                                   {"self_attn.dt_bias", "self_attn.forget_gate.dt_bias"}, {"self_attn.A_log", "self_attn.forget_gate.A_log"}})
+      if (const size_t at = x.name.find(from); at != std::string::npos) x.name.replace(at, from.size(), to);
+  const std::string conv = kText + "layers.0.self_attn.";
+  std::string data;
+  for (const char* x : {"q", "k", "v"}) {
+    data += t.tensor(conv + x + "_conv1d.weight").data;
+    t.drop(conv + x + "_conv1d.weight");
+  }
+  t.add(conv + "conv1d.weight", "BF16", {24, 1, 4});
+  t.tensor(conv + "conv1d.weight").data = data;
+}
+
+void fuse_experts(TinyCheckpoint& t, int layer) {
+  const std::string p = fmt::format("{}layers.{}.mlp.experts.", kText, layer);
+  std::string gate_up, down;
+  for (int e = 0; e < 4; ++e)
+    for (const char* x : {"gate", "up", "down"}) {
+      const std::string name = fmt::format("{}{}.{}_proj.weight", p, e, x);
+      (std::string(x) == "down" ? down : gate_up) += t.tensor(name).data;
+      t.drop(name);
+    }
+  t.add(p + "gate_up_proj", "BF16", {4, 12, 8});
+  t.tensor(p + "gate_up_proj").data = gate_up;
+  t.add(p + "down_proj", "BF16", {4, 8, 6});
+  t.tensor(p + "down_proj").data = down;
+}
+
+void experts_to_bf16(TinyCheckpoint& t) {
+  std::erase_if(t.tensors, [](auto& x) { return x.name.find("experts.") != std::string::npos && x.name.ends_with("_scale_inv"); });
+  uint8_t next = 0;
+  for (auto& x : t.tensors)
+    if (x.dtype == "F8_E4M3") {
+      x.dtype = "BF16";
+      x.data.resize(x.data.size() * 2);
+      for (char& c : x.data) c = static_cast<char>(next++ % 0x40);
+    }
+}
+
+TEST_F(TinyLoader, BothNameStylesGiveTheSameValues) {
+  TinyCheckpoint official, modules;
+  experts_to_bf16(official);
+  experts_to_bf16(modules);
+  to_module_names(modules);
+  for (int layer : {1, 2, 3}) fuse_experts(modules, layer);
+  const auto a = values(official), b = values(modules);
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, v] : a) EXPECT_EQ(v, b.at(name)) << name;
+  EXPECT_NE(a.at(kText + "layers.1.mlp.experts.0.gate_proj.weight"), a.at(kText + "layers.1.mlp.experts.0.up_proj.weight"));
+}
+
+TEST_F(TinyLoader, BlockFp8IsCodeTimesItsBlocksScale) {
+  TinyCheckpoint t;
+  // Sizes over a block, so that four scales are at work: 130 x 136.
+  t.text()["moe_intermediate_size"] = 136;
+  t.text()["hidden_size"] = 130;
+  t.text()["num_hidden_layers"] = 1;
+  t.text()["layer_types"] = {"linear_attention"};
+  t.text()["mlp_layer_types"] = {"sparse"};
+  t.text()["indexer_types"] = {"full"};
+  t.config.erase("vision_config");
+  t.tensors.clear();
+  const Config c = parse_config(boost::json::serialize(t.config), "", "t").or_throw();
+  std::vector<uint8_t> codes(130 * 136);
+  const float scale[4] = {0.5f, 0.3f, 2.0f, 1e-3f};
+  for_each_tensor(c, Part::trunk, [&](const std::string& name, std::span<const int64_t> shape) {
+    t.add(name, "BF16", {shape.begin(), shape.end()});
+  });
+  const std::string name = kText + "layers.0.mlp.experts.2.down_proj.weight";
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 7 % 127);
+  t.drop(name);
+  t.add(name, "F8_E4M3", {130, 136});
+  t.tensor(name).data.assign(reinterpret_cast<const char*>(codes.data()), codes.size());
+  t.add(name + "_scale_inv", "F32", {2, 2});
+  t.tensor(name + "_scale_inv").data.assign(reinterpret_cast<const char*>(scale), sizeof scale);
+  const auto all = values(t);
+  const std::vector<float>& v = all.at(name);
+  ASSERT_EQ(v.size(), codes.size());
+  for (size_t i = 0; i < v.size(); ++i) {
+    const size_t row = i / 136, column = i % 136;
+    ASSERT_EQ(v[i], to_float(E4m3{codes[i]}) * scale[row / 128 * 2 + column / 128]) << row << ", " << column;
+  }
+  // As a matrix it stays as it is stored.
+  const Checkpoint checkpoint = Checkpoint::open(dir_).or_throw();
+  auto device = cpu(1);
+  Everything everything;
+  Loader loader(checkpoint, *device);
+  EXPECT_EQ(loader.type_of("layers.0.mlp.experts.2.down_proj.weight"), DType::e4m3);
+  EXPECT_EQ(loader.type_of("layers.0.mlp.experts.1.down_proj.weight"), DType::bf16);
+  everything.ask(checkpoint, loader);
+  const auto buffers = loader.load();
+  const Matrix& m = *everything.matrix.at(name);
+  EXPECT_EQ(m.data.dtype, DType::e4m3);
+  EXPECT_EQ(std::memcmp(m.data.data, codes.data(), codes.size()), 0);
+  EXPECT_EQ(m.scale.shape[0], 2);
+  EXPECT_EQ(m.scale.as<float>()[3], 1e-3f);
+  EXPECT_FALSE(everything.matrix.at(kText + "layers.0.mlp.experts.1.down_proj.weight")->scale);
+}
+
+TEST_F(TinyLoader, F16BecomesF32) {
+  TinyCheckpoint t;
+  t.tensor("lm_head.weight").dtype = "F16";
+  t.write(dir_);
+  const Checkpoint c = Checkpoint::open(dir_).or_throw();
+  auto device = cpu(1);
+  Everything all;
+  Loader loader(c, *device);
+  EXPECT_EQ(loader.type_of("lm_head.weight"), DType::f32);
+  all.ask(c, loader);
+  const auto buffers = loader.load();
+  const Matrix& m = *all.matrix.at("lm_head.weight");
+  ASSERT_EQ(m.data.dtype, DType::f32);
+  const auto* stored = reinterpret_cast<const F16*>(t.tensor("lm_head.weight").data.data());
+  for (int64_t i = 0; i < m.data.elements(); ++i) EXPECT_EQ(m.data.as<float>()[i], to_float(stored[i]));
+}
+
+TEST_F(TinyLoader, TiedHeadIsTheEmbedding) {
+  TinyCheckpoint t;
+  t.config["tie_word_embeddings"] = true;
+  t.drop("lm_head.weight");
+  t.write(dir_);
+  const Checkpoint c = Checkpoint::open(dir_).or_throw();
+  auto device = cpu(1);
+  Everything all;
+  Loader loader(c, *device);
+  all.ask(c, loader);
+  const auto buffers = loader.load();
+  EXPECT_EQ(all.matrix.at("lm_head.weight")->data.data, all.matrix.at(kText + "embed_tokens.weight")->data.data);
+}
+
+TEST_F(TinyLoader, WithoutMtpAndImageTower) {
+  TinyCheckpoint t;
+  std::erase_if(t.tensors, [](auto& x) { return x.name.find("layers.3.") != std::string::npos || x.name.starts_with("model.visual."); });
+  EXPECT_NO_THROW(values(t));
+}
+
+TEST_F(TinyLoader, TheMtpLayerAndTheImageTowerLoadByThemselves) {
+  TinyCheckpoint t;
+  t.write(dir_);
+  const Checkpoint c = Checkpoint::open(dir_).or_throw();
+  for (Part part : {Part::mtp, Part::vision}) {
+    auto device = cpu(1);
+    Loader loader(c, *device);
+    std::deque<Matrix> matrices;
+    std::deque<ConstTensorView> vectors;
+    for_each_tensor(c.config(), part, [&](const std::string& name, std::span<const int64_t> shape) {
+      int64_t k = 1;
+      for (int64_t d : shape.subspan(1)) k *= d;
+      if (shape.size() >= 2) loader.matrix(&matrices.emplace_back(), name, shape[0], k);
+      else loader.f32(&vectors.emplace_back(), name, {shape.begin(), shape.end()});
+    });
+    EXPECT_NO_THROW(loader.load()) << name_of(part);
+    EXPECT_GT(matrices.size(), 5u);
+  }
+}
+
+TEST_F(TinyLoader, AFileThatShrinksAfterOpeningIsAnError) {
+  TinyCheckpoint t;
+  t.write(dir_);
+  const Checkpoint c = Checkpoint::open(dir_).or_throw();
+  auto device = cpu(2);
+  Everything all;
+  Loader loader(c, *device);
+  all.ask(c, loader);
+  std::filesystem::resize_file(dir_ + "/model.safetensors", 20000);
+  try {
+    (void)loader.load();
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("the file became shorter"), std::string::npos) << e.what();
   }
 }
 

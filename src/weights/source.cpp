@@ -186,7 +186,12 @@ Source Finder::find(const std::string& name, std::span<const int64_t> shape) {
   // A convolution may be wanted as [channels, taps]; it is stored with a dimension of one between.
   std::vector<int64_t> stored_shape(shape.begin(), shape.end());
   if (is_conv(name) && shape.size() == 2) stored_shape.insert(stored_shape.begin() + 1, 1);
-  if (Stored t = stored(name)) return whole(t, stored_shape);
+  if (Stored t = stored(name)) {
+    // The image tower's convolutions do not overlap: they are matrices [out, everything else].
+    const std::vector<int64_t>& has = t->second.info->shape;
+    if (name.starts_with(kVisionPrefix) && shape.size() == 2 && has.size() > 2 && has[0] == shape[0] && product(has) == product(shape)) stored_shape = has;
+    return whole(t, stored_shape);
+  }
   if (is_conv(name)) return convolutions(name, stored_shape);
   if (const auto e = parse_expert(name); e && shape.size() == 2) {
     if (stored(e->fused)) return expert(name, shape);
