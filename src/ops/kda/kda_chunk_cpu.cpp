@@ -47,6 +47,7 @@ class Block {
 
  private:
   void open_row(int64_t n, bool starts) {
+    prefetch_keys(h_, row_ + n);
     const float *key = h_.k + h_.key_row(row_ + n), *gate = h_.g + h_.key_row(row_ + n);
     for (int64_t i = 0; i < h_.key_dim; i += kLanes) {
       const int64_t left = h_.key_dim - i;
@@ -147,6 +148,7 @@ void kda_chunks(const KdaHead& h, const KdaScratch& scratch, const float* from, 
   for (int64_t t = begin; t < end; t += kKdaBlock) {
     Block b(h, x, t - h.position);
     b.prepare();
+    prefetch_values(h, t - h.position, kKdaBlock);
     run_pass(p, x, h.key_dim, h.value_dim);
     if (p.fold_rows) p.from = h.state;
     b.solve();

@@ -92,6 +92,7 @@ class HeadWalk {
       if (rows_ == kKdaGroup) close_group();
       const int64_t n = std::min(kKdaGroup - rows_, end - t), first = rows_;
       for (int64_t r = 0; r < n; ++r) open_row(t + r - h_.position, r);
+      prefetch_values(h_, t - h_.position, n);
       pass(2 * n);
       for (int64_t r = 0; r < n; ++r) finish_row(t + r, first + r, r);
       t += n;
@@ -101,6 +102,7 @@ class HeadWalk {
   // Row `row` of the step joins the group; what S is applied to for it is e^G * k and e^G * q.
   void open_row(int64_t row, int64_t r) {
     const int64_t n = rows_++;
+    prefetch_keys(h_, row);
     const float *q = h_.q + h_.key_row(row), *gate = h_.g + h_.key_row(row);
     copy_row(h_.k + h_.key_row(row), k(n), h_.key_dim);
     float* a = x_.a + 2 * r * x_.key_pad;

@@ -8,6 +8,7 @@
 #define WINNOW_OPS_KDA_PASS_INL_H_
 #endif
 
+#include "hwy/cache_control.h"
 #include "ops/kda/kda_cpu.h"
 #include "ops/lanes-inl.h"
 
@@ -117,6 +118,19 @@ inline void run_pass(const Pass& p, const KdaScratch& x, int64_t key_dim, int64_
     if (p.fold_rows) fold_part(p, x, value_dim, begin, end);
     apply_part(p.fold_rows ? p.to : p.from, x, value_dim, p.apply_rows, begin, end);
   }
+}
+
+// Rows of a head lie a whole token apart, which no processor foresees, so they are asked for ahead. Not far ahead: that
+// distance is a power of two at the usual sizes, so rows compete for few places in a cache.
+inline void prefetch_keys(const KdaHead& h, int64_t row) {
+  constexpr int64_t kAhead = 4;
+  if (row + kAhead >= h.count) return;
+  for (int64_t i = 0; i < h.key_dim; i += kLanes)
+    for (const float* p : {h.q, h.k, h.g}) hwy::Prefetch(p + h.key_row(row + kAhead) + i);
+}
+inline void prefetch_values(const KdaHead& h, int64_t row, int64_t rows) {
+  for (int64_t r = row; r < row + rows; ++r)
+    for (int64_t j = 0; j < h.value_dim; j += kLanes) hwy::Prefetch(h.v + h.value_row(r) + j);
 }
 
 // A row into padded scratch.
