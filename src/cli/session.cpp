@@ -6,6 +6,8 @@
 #include <chrono>
 #include <filesystem>
 
+#include "base/progress.h"
+
 namespace winnow::cli {
 namespace {
 
@@ -59,7 +61,10 @@ Session::Session(const ModelFlags& flags) : folder_(model_folder(flags)), checkp
   device_ = device::make_cpu(on);
   device_->forced = forced;
   spdlog::info("device: {}", device_->description());
-  model_ = std::make_unique<models::Glm5Next>(*device_, checkpoint_, options);
+  {
+    ProgressBar bar("loading " + name(), ProgressBar::Unit::bytes);
+    model_ = std::make_unique<models::Glm5Next>(*device_, checkpoint_, options, [&](int64_t done, int64_t total) { bar.update(done, total); });
+  }
   engine::EngineOptions e;
   e.max_batched_tokens = options.max_rows;
   e.max_sequences = options.max_sequences;

@@ -96,10 +96,6 @@ std::variant<Generation, Refusal> Generation::start(Request request, const Servi
   return g;
 }
 
-Generation::~Generation() {
-  for (Choice& c : choices_) c.stream.on_event({});  // what it would wake may be gone before the engine notices
-}
-
 void Generation::on_news(const std::function<void()>& wake) {
   for (Choice& c : choices_) c.stream.on_event(wake);
 }

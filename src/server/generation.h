@@ -58,9 +58,6 @@ struct Usage { int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens =
 class Generation {
  public:
   static std::variant<Generation, Refusal> start(Request request, const Services& services);
-  Generation(Generation&&) = default;
-  Generation& operator=(Generation&&) = default;
-  ~Generation();
 
   const Request& request() const { return request_; }
   // `wake` is called from the engine's thread when there may be news.

@@ -273,7 +273,7 @@ asio::awaitable<bool> Server::State::healthy() {
 }
 
 asio::awaitable<bool> Server::State::refuse(Connection& c, const HttpRequest& request, Refusal refusal, bool keep_alive) {
-  spdlog::info("{} {}: {} {}", std::string_view(request.method_string()), std::string_view(request.target().substr(0, 200)), refusal.status, refusal.message);
+  spdlog::debug("{} {}: {} {}", std::string_view(request.method_string()), std::string_view(request.target().substr(0, 200)), refusal.status, refusal.message);
   co_return co_await send(c, respond(request, refusal.status, error_json(refusal), keep_alive && !stopping));
 }
 
@@ -321,12 +321,13 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
   Generation& generation = std::get<Generation>(started);
   c.bell->gone = false;
   generation.on_news([bell = c.bell] { bell->ring(); });
+  c.bell->ring();  // for what came before
   asio::co_spawn(io, watch(c.stream.socket(), c.bell), asio::detached);
   const bool more = co_await tell(c, request, generation);
   error_code ignored;
   c.stream.socket().cancel(ignored);  // the watch
   const Usage u = generation.usage();
-  spdlog::info("POST {}: {} prompt and {} answer tokens{}", std::string_view(request.target()), u.prompt_tokens, u.completion_tokens,
+  spdlog::debug("POST {}: {} prompt and {} answer tokens{}", std::string_view(request.target()), u.prompt_tokens, u.completion_tokens,
                generation.done() ? "" : ", cancelled");
   co_return more;
 }
@@ -335,7 +336,7 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
 asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& request, Generation& generation) {
   const Request& r = generation.request();
   const std::string id = fmt::format("{}-{}", r.kind == Kind::chat ? "chatcmpl" : "cmpl", random_id());
-  Answer answer(r, services, id, std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  Answer answer(r, services.tokenizer, services.facts.name, id, std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
   const bool chunked = request.version() >= 11;
   if (r.stream) {
     http::response<http::empty_body> head(http::status::ok, request.version());

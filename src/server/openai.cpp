@@ -100,9 +100,9 @@ std::string error_json(const Refusal& r) {
   return w.end_object().end_object().take();
 }
 
-Answer::Answer(const Request& request, const Services& services, std::string id, int64_t created)
-    : kind_(request.kind), logprobs_(request.sampling.logprobs), include_usage_(request.include_usage), tokenizer_(services.tokenizer),
-      model_(services.facts.name), id_(std::move(id)), created_(created),
+Answer::Answer(const Request& request, const text::Tokenizer& tokenizer, std::string model, std::string id, int64_t created)
+    : kind_(request.kind), logprobs_(request.sampling.logprobs), include_usage_(request.include_usage), tokenizer_(tokenizer),
+      model_(std::move(model)), id_(std::move(id)), created_(created),
       choices_(static_cast<size_t>(request.n) * (request.kind == Kind::chat ? 1 : request.prompts.size())) {}
 
 void Answer::head(JsonWriter& w, bool chunk) const {

@@ -19,7 +19,7 @@ std::string error_json(const Refusal& refusal);
 // The answer to one request.
 class Answer {
  public:
-  Answer(const Request& request, const Services& services, std::string id, int64_t created);
+  Answer(const Request& request, const text::Tokenizer& tokenizer, std::string model, std::string id, int64_t created);
 
   // As a stream: one chunk a delta (the role goes out with a choice's first), the last one with the usage if asked for.
   std::string chunk(const Delta& delta);

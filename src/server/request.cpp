@@ -184,7 +184,7 @@ void read_template_variables(Reader& p, string_view name, const json::value& v) 
   for (const auto& [key, value] : v.get_object())
     if (key == "messages" || key == "tools" || key == "add_generation_prompt")
       return p.fail(fmt::format("{}.{}", name, string_view(key)), "is set by the server");
-  p.template_variables = v.get_object();
+  for (const auto& [key, value] : v.get_object()) p.template_variables.insert_or_assign(key, value);
 }
 
 // --- prompts and lists --------------------------------------------------------------------------------------------------

@@ -1,0 +1,208 @@
+"""The program on the command line: answers, exit codes, messages."""
+import json
+import os
+import pathlib
+import signal
+import struct
+import subprocess
+import time
+
+import pytest
+from conftest import ROOT, WINNOW
+
+MODEL = str(ROOT / "models" / "winnow-tiny")
+
+
+def failed(r, code, *words):
+    """One line on stderr that says what is wrong and where."""
+    assert r.returncode == code, r.stderr
+    assert r.stderr.startswith("winnow: ") and r.stderr.count("\n") == 1, r.stderr
+    assert r.stdout == ""
+    for w in words:
+        assert w in r.stderr, r.stderr
+
+
+def run_json(winnow, *arguments):
+    r = winnow("run", MODEL, *arguments, "--json")
+    assert r.returncode == 0, r.stderr
+    return json.loads(r.stdout)
+
+
+def test_help(winnow):
+    for verb in ["chat", "run", "serve", "verify", "bench", "info", "devices"]:
+        r = winnow(verb, "--help")
+        assert r.returncode == 0 and f"  winnow {verb}" in r.stdout and r.stderr == "", verb  # an example
+        page = ROOT / "docs" / "man" / f"winnow-{verb}.1"
+        text = page.read_text().replace("\\-", "-")
+        for flag in {w.split("=")[0].rstrip(",") for w in r.stdout.split() if w.startswith("--")} - {"--help"}:
+            assert f"Fl {flag[1:]}" in text, f"{page.name} says nothing about {flag}"
+    r = winnow("--help")
+    assert r.returncode == 0 and "chat" in r.stdout
+    assert winnow("--version").stdout.startswith("winnow ")
+
+
+def test_run(winnow):
+    r = winnow("run", MODEL, "-p", "What is 347 + 285?", "--temperature", "0")
+    assert r.returncode == 0 and "632" in r.stdout and "think" not in r.stdout and r.stderr == ""
+    assert winnow("run", "-p", "What is 347 + 285?", "--temperature", "0").stdout == r.stdout  # the small model is the default
+
+
+def test_run_json(winnow):
+    o = run_json(winnow, "--token-ids", "6110,6112, 1,2,3", "--max-tokens", "5", "--temperature", "0", "--ignore-eos")
+    assert o["prompt_tokens"] == 5 and o["prompt_token_ids"] == [6110, 6112, 1, 2, 3]
+    assert len(o["tokens"]) == len(o["logprobs"]) == 5 and o["finish_reason"] == "length"
+    assert isinstance(o["text"], str) and o["timings"]["prefill_s"] > 0
+    chat = run_json(winnow, "-p", "What is 347 + 285?", "--temperature", "0")
+    assert chat["finish_reason"] == "stop" and "632" in chat["text"] and chat["reasoning_text"]
+    assert chat["tokens"][-1] in (6108, 6115, 6117)
+
+
+def test_run_raw_is_the_template_by_hand(winnow):
+    o = run_json(winnow, "-p", "hi", "--max-tokens", "1")
+    raw = run_json(winnow, "--raw", "-p", "[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>hi<|assistant|><think>", "--max-tokens", "1")
+    assert raw["prompt_token_ids"] == o["prompt_token_ids"]
+
+
+def test_run_seeds(winnow):
+    hot = ["-p", "Tell me a story", "--temperature", "1.5", "--max-tokens", "12", "--ignore-eos"]
+    a, b, c = (run_json(winnow, *hot, "--seed", s)["tokens"] for s in "112")
+    assert a == b != c
+    o = run_json(winnow, *hot)
+    assert run_json(winnow, *hot, "--seed", str(o["seed"]))["tokens"] == o["tokens"]
+
+
+def test_run_stop(winnow):
+    content = run_json(winnow, "-p", "Repeat this: red green blue", "--temperature", "0")["text"]
+    o = run_json(winnow, "-p", "Repeat this: red green blue", "--temperature", "0", "--stop", "green")
+    assert o["text"] == content[:content.index("green")] and o["finish_reason"] == "stop"
+
+
+def test_run_logits(winnow, tmp_path):
+    file = tmp_path / "l.safetensors"
+    o = run_json(winnow, "--token-ids", "6110,6112,5", "--max-tokens", "4", "--temperature", "0", "--ignore-eos", "--logits", str(file))
+    data = file.read_bytes()
+    n = struct.unpack("<Q", data[:8])[0]
+    info = json.loads(data[8:8 + n])["logits"]
+    assert info["dtype"] == "F32" and info["shape"] == [4, 6144]
+    rows = struct.unpack(f"<{4 * 6144}f", data[8 + n:])
+    for i, token in enumerate(o["tokens"]):
+        row = rows[i * 6144:(i + 1) * 6144]
+        assert row[token] == max(row)
+
+
+def test_profiles_threads_and_kernels_agree(winnow):
+    ask = ["-p", "What is 347 + 285?", "--temperature", "0"]
+    want = run_json(winnow, *ask, "--profile", "exact")["tokens"]
+    for more in (["--threads", "1"], ["--threads", "2"], ["--kernel", "isa=avx2"], ["--max-context", "300"]):
+        assert run_json(winnow, *ask, "--profile", "exact", *more)["tokens"] == want, more
+    assert run_json(winnow, *ask, "--profile", "fast", "--index-keys", "fp8")["text"] == run_json(winnow, *ask)["text"]
+
+
+@pytest.mark.parametrize("arguments, code, words", [
+    (["frobnicate"], 2, ["frobnicate", "serve"]),
+    (["sevre"], 2, ["did you mean serve?"]),
+    (["--nonsense"], 2, ["--nonsense"]),
+    (["run", "--tempreature", "0"], 2, ["--tempreature", "did you mean --temperature?"]),
+    (["run", MODEL], 2, ["-p"]),
+    (["run", MODEL, "-p", "x", "--token-ids", "1"], 2, ["--token-ids"]),
+    (["run", MODEL, "extra", "-p", "x"], 2, ["extra"]),
+    (["run", MODEL, "-p"], 2, ["-p"]),
+    (["run", MODEL, "--token-ids", "1,x"], 2, ["--token-ids", "x"]),
+    (["run", MODEL, "--token-ids", "1,,2"], 2, ["--token-ids"]),
+    (["run", MODEL, "--token-ids", "6144"], 2, ["--token-ids", "6144"]),
+    (["run", MODEL, "--token-ids", "-1"], 2, ["--token-ids"]),
+    (["run", MODEL, "--raw", "-p", ""], 2, ["-p"]),
+    (["run", MODEL, "-p", "x", "--temperature", "3"], 2, ["--temperature"]),
+    (["run", MODEL, "-p", "x", "--temperature", "hot"], 2, ["--temperature"]),
+    (["run", MODEL, "-p", "x", "--top-p", "0"], 2, ["--top-p"]),
+    (["run", MODEL, "-p", "x", "--max-tokens", "0"], 2, ["--max-tokens"]),
+    (["run", MODEL, "-p", "x", "--max-tokens", "100000"], 2, ["max_tokens"]),
+    (["run", MODEL, "-p", "x", "--profile", "slow"], 2, ["--profile", "slow"]),
+    (["run", MODEL, "-p", "x", "--index-keys", "int4"], 2, ["--index-keys", "int4"]),
+    (["run", MODEL, "-p", "x", "--profile", "exact", "--index-keys", "fp8"], 2, ["--index-keys"]),
+    (["run", MODEL, "-p", "x", "--backend", "tpu"], 2, ["--backend", "tpu"]),
+    (["run", MODEL, "-p", "x", "--backend", "cuda"], 3, ["--backend", "cuda"]),
+    (["run", MODEL, "-p", "x", "--kernel", "linear"], 2, ["--kernel", "linear"]),
+    (["run", MODEL, "-p", "x", "--kernel", "liner=x"], 2, ["--kernel", "did you mean linear?"]),
+    (["run", MODEL, "-p", "x", "--kernel", "linear=x"], 2, ["--kernel", "linear."]),
+    (["run", MODEL, "-p", "x", "--kernel", "isa=mmx"], 2, ["--kernel", "mmx"]),
+    (["run", MODEL, "-p", "x", "--threads", "-1"], 2, ["--threads"]),
+    (["run", MODEL, "-p", "x", "--max-context", "99999999999"], 2, ["--max-context"]),
+    (["run", MODEL, "-p", "x", "--max-context", "40000"], 2, ["--max-context", "32768"]),
+    (["run", MODEL, "-p", "x", "--log-level", "loud"], 2, ["--log-level"]),
+    (["run", MODEL, "-p", "x", "--logits", "/nonexistent/l"], 1, ["/nonexistent/l"]),
+    (["run", "/nonexistent", "-p", "x"], 3, ["/nonexistent"]),
+    (["run", "/etc/passwd", "-p", "x"], 3, ["/etc/passwd"]),
+    (["run", "/etc", "-p", "x"], 3, ["/etc", "config.json"]),
+    (["info", "/nonexistent"], 3, ["/nonexistent"]),
+    (["serve", MODEL, "--port", "70000"], 2, ["--port"]),
+    (["serve", MODEL, "--host", "256.0.0.1"], 3, ["--host"]),
+])
+def test_mistakes_are_named(winnow, arguments, code, words):
+    failed(winnow(*arguments), code, *words)
+
+
+def test_context_is_held(winnow):
+    failed(winnow("run", MODEL, "-p", "word " * 300, "--max-context", "256"), 2, "context")
+
+
+def test_a_checkpoint_without_tokenizer(winnow, tmp_path):
+    for f in pathlib.Path(MODEL).iterdir():
+        if f.name not in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+            (tmp_path / f.name).symlink_to(f)
+    r = winnow("run", str(tmp_path), "--token-ids", "1,2,3", "--max-tokens", "3", "--temperature", "0", "--json")
+    assert r.returncode == 0 and len(json.loads(r.stdout)["tokens"]) == 3
+    failed(winnow("run", str(tmp_path), "-p", "x"), 3, "tokenizer.json")
+    failed(winnow("chat", str(tmp_path)), 3, "tokenizer.json")
+    (tmp_path / "tokenizer.json").symlink_to(os.path.join(MODEL, "tokenizer.json"))
+    failed(winnow("run", str(tmp_path), "-p", "x"), 3, "chat_template.jinja")
+    (tmp_path / "chat_template.jinja").write_text("{% if %}")
+    failed(winnow("run", str(tmp_path), "-p", "x"), 3, "chat_template.jinja")
+
+
+def test_chat_through_a_pipe(winnow):
+    r = winnow("chat", "--temperature", "0", stdin="My name is Ada.\nWhat is my name?\n/reset\n/nonsense\n\nWhat is 347 + 285?")
+    lines = r.stdout.splitlines()
+    assert r.returncode == 0 and r.stderr == ""
+    assert "\x1b" not in r.stdout and "think" not in r.stdout
+    assert "Ada" in lines[1] and "anew" in lines[2] and "/help" in lines[3] and "632" in lines[-1]
+    shown = winnow("chat", "--temperature", "0", "--reasoning", "show", stdin="What is 347 + 285?\n").stdout
+    assert len(shown) > len(lines[-1]) + 5 and "632" in shown
+
+
+def test_interrupt_stops_the_answer_then_the_chat():
+    p = subprocess.Popen([WINNOW, "chat", "--temperature", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    p.stdin.write("Repeat this: " + " ".join(["one two three four five six seven"] * 60) + "\n")
+    p.stdin.flush()
+    time.sleep(2)
+    p.send_signal(signal.SIGINT)
+    time.sleep(1)
+    if p.poll() is None:
+        p.send_signal(signal.SIGINT)
+    assert p.wait(20) == 0, p.stderr.read()
+
+
+def test_reader_that_leaves_is_no_crash():
+    p = subprocess.Popen([WINNOW, "run", MODEL, "-p", "Hello", "--temperature", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    p.stdout.close()
+    assert p.wait(60) in (0, 1)
+    assert p.stderr.read().count("\n") <= 1
+
+
+def test_devices(winnow):
+    r = winnow("devices")
+    assert r.returncode == 0, r.stdout
+    for word in ("processor", "memory", "linear.", "kda.", "index_top_k."):
+        assert word in r.stdout, r.stdout
+    o = json.loads(winnow("devices", "--json", "--kernel", "isa=avx2").stdout)
+    assert o["isa"] == "avx2" and all(op["kernel"] for op in o["ops"])
+    for op in o["ops"]:
+        assert "avx512" not in op["kernel"]
+    ref = json.loads(winnow("devices", "--json", "--backend", "ref").stdout)
+    assert all(op["kernel"].endswith("ref") for op in ref["ops"])
+
+
+def test_info(winnow):
+    r = winnow("info")
+    assert r.returncode == 0 and "glm5_next" in r.stdout
+    assert winnow("info", MODEL).stdout == r.stdout

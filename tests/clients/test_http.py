@@ -1,0 +1,235 @@
+"""What no good client sends: raw sockets, broken requests, slow ones, and a server told to stop."""
+import json
+import signal
+import socket
+import threading
+import time
+
+CHAT = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0}
+ENDLESS = {**CHAT, "ignore_eos": True, "max_tokens": 20000}
+
+
+def request(method, path, body=b"", headers=""):
+    if isinstance(body, dict):
+        body = json.dumps(body).encode()
+    return f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode() + body
+
+
+def read_response(sock):
+    """status, headers, body"""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = sock.recv(65536)
+        if not more:
+            return None, {}, data
+        data += more
+    head, body = data.split(b"\r\n\r\n", 1)
+    lines = head.decode("latin-1").split("\r\n")
+    headers = {k.lower(): v.strip() for k, v in (line.split(":", 1) for line in lines[1:])}
+    if "content-length" in headers:
+        while len(body) < int(headers["content-length"]):
+            body += sock.recv(65536)
+    return int(lines[0].split()[1]), headers, body
+
+
+def ask(server, raw):
+    with server.connect() as s:
+        s.sendall(raw)
+        return read_response(s)
+
+
+def error_of(response):
+    status, headers, body = response
+    assert headers["content-type"] == "application/json"
+    e = json.loads(body)["error"]
+    assert set(e) == {"message", "type", "param", "code"} and e["message"]
+    return status, e
+
+
+def health(server):
+    return ask(server, request("GET", "/health"))[0]
+
+
+def test_routes(server):
+    assert health(server) == 200
+    assert error_of(ask(server, request("GET", "/nothing")))[0] == 404
+    assert error_of(ask(server, request("GET", "/v1/chat/completions/more")))[0] == 404
+    response = ask(server, request("GET", "/v1/chat/completions"))
+    assert error_of(response)[0] == 405 and response[1]["allow"] == "POST"
+    assert error_of(ask(server, request("POST", "/v1/models")))[0] == 405
+    assert error_of(ask(server, request("DELETE", "/health")))[0] == 405
+    assert ask(server, request("GET", "/v1/models?x=1"))[0] == 200
+    assert ask(server, request("HEAD", "/health"))[0] == 405
+
+
+def test_broken_bodies(server):
+    for body in [b"", b"{", b"[]", b"\xff\xfe", b'{"messages": ' + b"[" * 1000 + b"]" * 1000 + b"}", b"null", b'"x"', b"{}"]:
+        status, e = error_of(ask(server, request("POST", "/v1/chat/completions", body)))
+        assert status == 400 and e["type"] == "invalid_request_error", body
+    assert health(server) == 200
+
+
+def test_not_http(server):
+    for raw in [b"hello\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20, b"GET / HTTP/9.9\r\n\r\n", b"GET /\r\n\r\n",
+                b"POST /v1/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+                b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"]:
+        status, _, _ = ask(server, raw)
+        assert status in (400, None), raw
+    assert health(server) == 200
+
+
+def test_huge_header(server):
+    assert error_of(ask(server, b"GET /health HTTP/1.1\r\nX: " + b"a" * 20000 + b"\r\n\r\n"))[0] == 431
+    assert error_of(ask(server, b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\n\r\n"))[0] == 431
+
+
+def test_huge_body(server):
+    assert error_of(ask(server, b"POST /v1/completions HTTP/1.1\r\nContent-Length: 999999999\r\n\r\n"))[0] == 413
+    with server.connect() as s:  # sent whole, in spite of the refusal
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 40000000\r\n\r\n")
+        try:
+            s.sendall(b"x" * 4000000)
+        except OSError:
+            pass
+        assert read_response(s)[0] == 413
+    with server.connect() as s:
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        try:
+            for _ in range(40):
+                s.sendall(b"100000\r\n" + b"x" * 0x100000 + b"\r\n")
+        except OSError:
+            pass
+        assert read_response(s)[0] == 413
+
+
+def test_expect_continue(server):
+    body = json.dumps({**CHAT, "max_tokens": 1}).encode()
+    with server.connect() as s:
+        s.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        assert read_response(s)[0] == 100
+        s.sendall(body)
+        assert read_response(s)[0] == 200
+
+
+def test_keep_alive_and_pipelining(server):
+    with server.connect() as s:
+        for _ in range(3):
+            s.sendall(request("GET", "/health"))
+            assert read_response(s)[0] == 200
+    with server.connect() as s:
+        s.sendall(request("POST", "/v1/chat/completions", {**CHAT, "max_tokens": 1}) + request("GET", "/nothing"))
+        assert read_response(s)[0] == 200
+        assert read_response(s)[0] == 404
+
+
+def test_slow_requests_do_not_hold_others_up(server):
+    slow = [server.connect() for _ in range(50)]
+    for s in slow:
+        s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Le")
+    start = time.time()
+    assert ask(server, request("POST", "/v1/chat/completions", {**CHAT, "max_tokens": 1}))[0] == 200
+    assert time.time() - start < 10
+    start = time.time()
+    assert slow[0].recv(1) == b""  # given up by the server
+    assert time.time() - start < 20
+    for s in slow:
+        s.close()
+
+
+def test_byte_by_byte(server):
+    with server.connect() as s:
+        for b in request("POST", "/v1/chat/completions", {**CHAT, "max_tokens": 1}):
+            s.sendall(bytes([b]))
+        assert read_response(s)[0] == 200
+
+
+def test_http_1_0(server):
+    body = json.dumps({**CHAT, "max_tokens": 3, "stream": True}).encode()
+    with server.connect() as s:
+        s.sendall(f"POST /v1/chat/completions HTTP/1.0\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        data = b""
+        while more := s.recv(65536):
+            data += more
+    assert b"chunked" not in data and data.endswith(b"data: [DONE]\n\n")
+
+
+def running(server, **fields):
+    s = server.connect()
+    s.sendall(request("POST", "/v1/chat/completions", {**ENDLESS, **fields}))
+    return s
+
+
+def test_disconnects_cancel(server):
+    for stream in (True, False):
+        for _ in range(20):
+            s = running(server, stream=stream)
+            if stream:
+                s.recv(100)
+            s.close()
+    start = time.time()
+    assert ask(server, request("POST", "/v1/chat/completions", {**CHAT, "max_tokens": 5}))[0] == 200
+    assert time.time() - start < 30  # it did not wait for 40 answers of 20000 tokens
+    assert health(server) == 200
+
+
+def test_resets_mid_stream(server):
+    s = running(server, stream=True)
+    s.recv(100)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")  # close sends a reset
+    s.close()
+    assert health(server) == 200
+
+
+def test_idle_server_stops_at_once(own_server):
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        s = own_server()
+        idle = s.connect()
+        assert health(s) == 200
+        start = time.time()
+        assert s.stop(sig) == 0
+        assert time.time() - start < 5
+        assert idle.recv(1) == b""
+
+
+def test_stop_lets_requests_finish(own_server):
+    s = own_server()
+    got = {}
+    body = {**CHAT, "ignore_eos": True, "max_tokens": 300}
+    asking = threading.Thread(target=lambda: got.update(r=ask(s, request("POST", "/v1/chat/completions", body))))
+    asking.start()
+    time.sleep(0.3)
+    assert s.stop() == 0
+    asking.join()
+    assert got["r"][0] == 200 and json.loads(got["r"][2])["usage"]["completion_tokens"] == 300
+
+
+def test_stop_cancels_after_the_grace(own_server):
+    s = own_server("--grace", "1")
+    streaming, whole = running(s, stream=True), running(s)
+    streaming.recv(10)
+    start = time.time()
+    assert s.stop() == 0
+    assert 0.5 < time.time() - start < 10
+    data = b""
+    while more := streaming.recv(65536):
+        data += more
+    assert b'"error"' in data and b"[DONE]" not in data
+    assert error_of(read_response(whole))[0] == 503
+
+
+def test_second_signal_cancels_at_once(own_server):
+    s = own_server("--grace", "100")
+    stream = running(s, stream=True)
+    stream.recv(10)
+    s.process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert s.process.poll() is None
+    start = time.time()
+    assert s.stop(signal.SIGINT) == 0
+    assert time.time() - start < 10
+
+
+def test_port_in_use(own_server, winnow):
+    s = own_server()
+    r = winnow("serve", "--port", str(s.port))
+    assert r.returncode == 3 and "--port" in r.stderr.splitlines()[-1]
