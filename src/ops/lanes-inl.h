@@ -152,17 +152,25 @@ HWY_INLINE Lanes first(const Lanes& a, int64_t n, const Lanes& other) {
   return r;
 }
 
-// 16 -> 8 -> 4 -> 2 -> 1: lane i takes lane i + half.
+// Sixteen lanes to eight: f(lane i, lane i + 8), from one register or two.
+template <class V, class F>
+HWY_INLINE auto fold_once(const V (&v)[1], F& f) {
+  const hn::Half<hn::DFromV<V>> d;
+  return f(hn::LowerHalf(d, v[0]), hn::UpperHalf(d, v[0]));
+}
+template <class V, class F>
+HWY_INLINE auto fold_once(const V (&v)[2], F& f) { return f(v[0], v[1]); }
+// 16 -> 8 -> 4 -> 2 -> 1: lane i takes f(lane i, lane i + half).
 template <class F>
 HWY_INLINE float fold_lanes(const Lanes& a, F&& f) {
-  HWY_ALIGN float x[kLanes];
-  WINNOW_PARTS(i) hn::Store(a.v[i], LaneTag(), x + i * kPartLanes);
-  for (int half = kLanes / 2; half >= 1; half /= 2)
-    for (int i = 0; i < half; ++i) x[i] = f(x[i], x[i + half]);
-  return x[0];
+  const hn::CappedTag<float, 4> d4;
+  const auto eight = fold_once(a.v, f);
+  auto four = f(hn::LowerHalf(d4, eight), hn::UpperHalf(d4, eight));
+  four = f(four, hn::Shuffle1032(four));
+  return hn::GetLane(f(four, hn::Shuffle2301(four)));
 }
-HWY_INLINE float sum(const Lanes& a) { return fold_lanes(a, [](float x, float y) HWY_ATTR { return x + y; }); }
-HWY_INLINE float max_lane(const Lanes& a) { return fold_lanes(a, [](float x, float y) HWY_ATTR { return x > y ? x : y; }); }
+HWY_INLINE float sum(const Lanes& a) { return fold_lanes(a, [](auto x, auto y) HWY_ATTR { return hn::Add(x, y); }); }
+HWY_INLINE float max_lane(const Lanes& a) { return fold_lanes(a, [](auto x, auto y) HWY_ATTR { return hn::Max(x, y); }); }
 
 // Scalar forms of the same functions, for values that stand alone.
 HWY_INLINE float first_lane(const Lanes& a) { return hn::GetLane(a.v[0]); }

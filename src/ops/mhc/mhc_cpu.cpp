@@ -23,11 +23,22 @@ constexpr int64_t kSegment = 1024;
 static_assert(kSegment % kLanes == 0);
 // Tokens and rows of fn whose sums are in registers at once. Each sum is a chain of its own, so this moves no bit.
 constexpr int kTokens = kParts == 1 ? 4 : 2;
-constexpr int kRows = kParts == 1 ? 4 : 2;
+constexpr int rows_at_once(int tokens) { return (kParts == 1 ? 4 : 2) * (tokens == 1 ? 2 : 1); }
 
 int64_t outputs(const MhcPre::Spec& s) { return (2 + s.streams) * s.streams; }
 int64_t segments(const MhcPre::Spec& s) { return ceil_div(s.streams * s.hidden, kSegment); }
 int64_t partials(const MhcPre::Spec& s) { return outputs(s) + 1; }  // of one token and segment: products, then the squares
+
+// One step of products(): the first n lanes at fn and x.
+template <int R, int B, class X, class F>
+HWY_INLINE void multiply(Lanes (&acc)[R][B], const F* fn, const X* x, int64_t width, int64_t n) {
+  Lanes f[R];
+  for (int r = 0; r < R; ++r) f[r] = load(fn + r * width, n);
+  for (int b = 0; b < B; ++b) {
+    const Lanes v = load(x + b * width, n);
+    for (int r = 0; r < R; ++r) acc[r][b] = fma(f[r], v, acc[r][b]);
+  }
+}
 
 // out[t * out_stride + r] = sum over i < n of fn[r * width + i] * x[t * width + i] for R rows and B tokens.
 template <int R, int B, class X, class F>
@@ -35,14 +46,9 @@ void products(float* out, int64_t out_stride, const F* fn, const X* x, int64_t w
   Lanes acc[R][B];
   for (int r = 0; r < R; ++r)
     for (int b = 0; b < B; ++b) acc[r][b] = zero();
-  for (int64_t i = 0; i < n; i += kLanes) {
-    Lanes f[R];
-    for (int r = 0; r < R; ++r) f[r] = load(fn + r * width + i, n - i);
-    for (int b = 0; b < B; ++b) {
-      const Lanes v = load(x + b * width + i, n - i);
-      for (int r = 0; r < R; ++r) acc[r][b] = fma(f[r], v, acc[r][b]);
-    }
-  }
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) multiply(acc, fn + i, x + i, width, kLanes);
+  if (i < n) multiply(acc, fn + i, x + i, width, n - i);
   for (int r = 0; r < R; ++r)
     for (int b = 0; b < B; ++b) out[b * out_stride + r] = sum(acc[r][b]);
 }
@@ -64,6 +70,7 @@ void squares(float* out, int64_t out_stride, const X* x, int64_t width, int64_t 
 // All sums of one segment for B tokens.
 template <int B, class X, class F>
 void segment(float* out, int64_t out_stride, const F* fn, const X* x, int64_t width, int64_t n, int64_t m) {
+  constexpr int kRows = rows_at_once(B);
   int64_t r = 0;
   for (; r + kRows <= m; r += kRows) products<kRows, B>(out + r, out_stride, fn + r * width, x, width, n);
   for (; r < m; ++r) products<1, B>(out + r, out_stride, fn + r * width, x, width, n);
