@@ -121,15 +121,15 @@ TEST(IndexScore, ScoreIsLinearInTheQueryAndWeightsAreExact) {
   });
 }
 
-// A page's rows of one sequence's table, at byte offsets beyond 32 bits.
+// Page offsets beyond 32 bits, counted in elements too.
 TEST(IndexScore, FarPages) {
-  const FarMemory memory(2'661'120'000 + 38'016);
+  const FarMemory memory(140'001ll * 38'016);
   Pages pages(1, 4, 4, 1);
-  pages.ids[0] = 70'000;
+  pages.ids[0] = 140'000;
   const Step step({{3, 1, 0}}, pages);
-  IndexPages far{TensorView(memory.data, DType::bf16, {70'001, 1, 2}), {}};
+  IndexPages far{TensorView(memory.data, DType::bf16, {140'001, 1, 2}), {}};
   far.keys.stride[0] = 38'016 / 2;
-  far.keys.as<Bf16>()[70'000 * far.keys.stride[0] + 1] = to_bf16(5);
+  far.keys.as<Bf16>()[140'000 * far.keys.stride[0] + 1] = to_bf16(5);
   const Tensor q = tensor_of<float>({1, 1, 2}, {1, 2}), w = tensor_of<float>({1, 1}, {1}), score = poisoned(1, 1);
   for_reference_and_kernels({IndexKeys::bf16, DType::f32, 1, 2, 4, 0}, [&](const Kernel<IndexScore>& k, device::Device& d) {
     run_kernel(k, d, {IndexKeys::bf16, DType::f32, 1, 2, 4, 0}, {score, q, w, far, 0, 1.0f, step.rows});
@@ -146,7 +146,7 @@ TEST(IndexQuery, ConformanceToTheByte) {
       for (int64_t c = 0; c < dim; ++c) {
         ref::set(q, 1, 2, c, 0.0f);                                          // a row of zeros
         ref::set(q, 3, 1, c, std::ldexp(ref::get(q, 3, 1, c), -20));         // below the smallest scale
-        ref::set(q, 4, 0, c, std::ldexp(ref::get(q, 4, 0, c), c == 0 ? 6 : -6));  // wide range: denormal codes
+        ref::set(q, 4, 0, c, c == 5 ? 3.015625f : 3.0f);                     // channel 0 large, the rest tiny: denormal codes
       }
       const Tensor want8(DType::e4m3, {tokens, 5, dim}), want_w(DType::f32, {tokens, 5});
       run_reference<IndexQuery>(spec, {want8, want_w, q, w});

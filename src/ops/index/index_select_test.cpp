@@ -4,6 +4,13 @@
 namespace winnow::ops::test {
 namespace {
 
+// int32 memory that holds no -1 yet, which is what unused columns must be set to.
+Tensor dirty(std::initializer_list<int64_t> dims) {
+  Tensor t(DType::i32, dims);
+  std::fill_n(t.as<int32_t>(), t.view.elements(), 123456789);
+  return t;
+}
+
 // One row each for these numbers of pools (kpool 2): a sequence a row, at the position that completes the last pool.
 Step rows_with_pools(const std::vector<int64_t>& pools, const Pages& pages) {
   std::vector<Part> parts;
@@ -23,13 +30,13 @@ void conform(int64_t wanted, const std::vector<int64_t>& pools, const std::funct
   const Tensor score(DType::f32, {rows, most + 1});  // beyond a row's pools: NaN
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t p = 0; p < pools[static_cast<size_t>(r)]; ++p) ref::set(score, r, p, score_of(r, p));
-  const Tensor want(DType::i32, {rows, wanted});
+  const Tensor want = dirty({rows, wanted});
   run_reference<IndexTopK>({2, wanted}, {want, score, 0, step.rows});
   for_each_kernel<IndexTopK>({2, wanted}, [&](const Kernel<IndexTopK>& k, device::Device& d) {
-    const Tensor got(DType::i32, {rows, wanted});
+    const Tensor got = dirty({rows, wanted});
     select(k, d, wanted, score, step, got);
     EXPECT_TRUE(same_bits(got, want)) << "select " << wanted << " of " << most;
-    const Tensor part(DType::i32, {rows - 1, wanted});  // rows from the second on
+    const Tensor part = dirty({rows - 1, wanted});  // rows from the second on
     run_kernel(k, d, {2, wanted}, {part, score.view.rows(1, rows - 1), 1, step.rows});
     EXPECT_TRUE(same_bits(part, got.view.rows(1, rows - 1)));
   });
@@ -59,7 +66,7 @@ TEST(IndexTopK, TiesGoToTheLowerPoolEveryTime) {
   for (int64_t p = 0; p < 1500; ++p) ref::set(score, p, 0.25f);
   for_each_kernel<IndexTopK>({2, 100}, [&](const Kernel<IndexTopK>& k, device::Device& d) {
     for (int run = 0; run < 100; ++run) {
-      const Tensor got(DType::i32, {1, 100});
+      const Tensor got = dirty({1, 100});
       select(k, d, 100, score, step, got);
       for (int32_t i = 0; i < 100; ++i) ASSERT_EQ(got.as<int32_t>()[i], i);
     }
@@ -73,7 +80,7 @@ TEST(IndexTopK, EachRowCountsItsOwnPools) {
   const Step step({{6, 2, 0}, {0, 1, 1}}, pages);
   const Tensor score(DType::f32, {3, 2});
   auto expect = [&](const Kernel<IndexTopK>& k, device::Device& d) {
-    const Tensor got(DType::i32, {3, 3});
+    const Tensor got = dirty({3, 3});
     run_kernel(k, d, {4, 3}, {got, score, 0, step.rows});
     EXPECT_EQ(std::vector<int32_t>(got.as<int32_t>(), got.as<int32_t>() + 9), (std::vector<int32_t>{0, -1, -1, 0, 1, -1, -1, -1, -1}));
   };
@@ -86,7 +93,7 @@ struct Expanded { std::vector<int32_t> tokens; int32_t count; };
 Expanded expand(const Kernel<PoolExpand>& k, device::Device& d, const PoolExpand::Spec& spec, int64_t position, const std::vector<int32_t>& ids) {
   const Pages pages(1, position + 1, 8 * spec.kpool, 1);
   const Step step({{position, 1, 0}}, pages);
-  const Tensor pools = tensor_of<int32_t>({1, spec.select}, ids), tokens(DType::i32, {1, spec.width()}), count(DType::i32, {1});
+  const Tensor pools = tensor_of<int32_t>({1, spec.select}, ids), tokens = dirty({1, spec.width()}), count = dirty({1});
   run_kernel(k, d, spec, {tokens, count, pools, 0, step.rows});
   EXPECT_TRUE(tokens.canaries_intact() && count.canaries_intact());
   return {{tokens.as<int32_t>(), tokens.as<int32_t>() + spec.width()}, count.as<int32_t>()[0]};
@@ -139,10 +146,10 @@ TEST(PoolExpand, Conformance) {
         row.resize(5, -1);
         std::copy(row.begin(), row.end(), pools.as<int32_t>() + r * 5);
       }
-      const Tensor want(DType::i32, {count, spec.width()}), want_count(DType::i32, {count});
+      const Tensor want = dirty({count, spec.width()}), want_count = dirty({count});
       run_reference<PoolExpand>(spec, {want, want_count, pools, first, step.rows});
       for_each_kernel<PoolExpand>(spec, [&](const Kernel<PoolExpand>& k, device::Device& d) {
-        const Tensor tokens(DType::i32, {count, spec.width()}), counts(DType::i32, {count});
+        const Tensor tokens = dirty({count, spec.width()}), counts = dirty({count});
         run_kernel(k, d, spec, {tokens, counts, pools, first, step.rows});
         EXPECT_TRUE(tokens.canaries_intact() && counts.canaries_intact());
         EXPECT_TRUE(same_bits(tokens, want) && same_bits(counts, want_count)) << kpool;

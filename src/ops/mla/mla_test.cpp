@@ -162,13 +162,13 @@ TEST(SparseMla, ExtremeScores) {
 
 TEST(SparseMla, FarPages) {
   const SparseMla::Spec spec{DType::f32, DType::bf16, DType::f32, 1, 4};
-  const FarMemory memory(2'661'120'000 + 38'016);
+  const FarMemory memory(140'001ll * 38'016);
   Pages pages(1, 4, 4, 1);
-  pages.ids[0] = 70'000;
+  pages.ids[0] = 140'000;
   const Step step({{3, 1, 0}}, pages);
-  TensorView latent(memory.data, DType::bf16, {70'001, 4, 4});
+  TensorView latent(memory.data, DType::bf16, {140'001, 4, 4});
   latent.stride[0] = 38'016 / 2;
-  for (int64_t i = 0; i < 4; ++i) ref::set(latent, 70'000 * latent.stride[0] + 2 * 4 + i, static_cast<float>(i + 1));
+  for (int64_t i = 0; i < 4; ++i) ref::set(latent, 140'000 * latent.stride[0] + 2 * 4 + i, static_cast<float>(i + 1));
   const Tensor q = random_tensor(DType::f32, {1, 1, 4}, 1), selected = tensor_of<int32_t>({1, 2}, {2, -1}), count = tensor_of<int32_t>({1}, {1});
   for_reference_and_kernels(spec, [&](const Kernel<SparseMla>& k, device::Device& d) {
     const Tensor y(DType::f32, {1, 1, 4});
