@@ -29,7 +29,7 @@ void gate_and_up(const Experts::Spec& s, const Experts::Args& a, const ExpertPla
   const ProductScratch c = product_scratch(scratch, k);
   float* gate = reinterpret_cast<float*>(scratch + product_scratch_bytes(k));
   // Few rows keep all outputs in hand, so that each is copied to f32 once.
-  const int64_t some_rows = rows <= kDirectRows ? rows : kPanelRows, some_outs = rows <= kDirectRows ? round_up(end - begin, kOutUnit) : kPanelOuts;
+  const int64_t some_rows = rows <= kDirectRows ? rows : kBlockRows, some_outs = rows <= kDirectRows ? round_up(end - begin, kOutUnit) : kPanelOuts;
   float* up = gate + some_rows * some_outs;
   RowsIn x = rows_of(a.x);
   x.index = p.token + first;

@@ -31,7 +31,7 @@ inline int64_t plan_bytes(const Experts::Spec& s, int64_t pairs) {
 
 // One worker's part of the scratch: that of its products, then the gate and up results of the rows and outputs in hand.
 inline int64_t worker_bytes(const Experts::Spec& s) {
-  return product_scratch_bytes(std::max(s.hidden, s.inter)) + 2 * 4 * std::max(kDirectRows * round_up(s.inter, kOutUnit), kPanelRows * kPanelOuts);
+  return product_scratch_bytes(std::max(s.hidden, s.inter)) + 2 * 4 * std::max(kDirectRows * round_up(s.inter, kOutUnit), kBlockRows * kPanelOuts);
 }
 
 inline ExpertPlan make_plan(const Experts::Spec& s, const Experts::Args& a, Scratch c) {

@@ -17,12 +17,8 @@ HWY_BEFORE_NAMESPACE();
 namespace winnow::ops {
 namespace HWY_NAMESPACE {
 
-// A tile of 4 x 4 accumulators is half of the registers of AVX-512. With AVX2 a tile holds one half of the lanes and
-// runs twice.
-constexpr int kTileRows = 4;
+// Outputs of a tile of accumulators in registers. With AVX2 a tile holds one half of the lanes and runs twice.
 constexpr int kTileOuts = kParts == 1 ? 4 : 2;
-// Rows of the f32 weights and of the copied rows that stay in the first-level cache while the weights pass.
-constexpr int64_t kGroupRows = 12;
 
 template <class W> HWY_INLINE Lanes load_weight(const W* p) { return load(p); }
 HWY_INLINE Lanes load_weight(const E4m3* p) { return load_scaled(p); }
@@ -47,16 +43,22 @@ template <class W> struct Weights {
 
 // ---- rows in, results out
 
-template <class T>
-HWY_INLINE void copy_row(const T* from, int64_t n, float* to) {
+// n columns of a row as f32, each 16 of them m * 16 places after the ones before, zeros up to a multiple of 16.
+template <int m, class T>
+HWY_INLINE void spread_row(const T* from, int64_t n, float* to) {
   int64_t j = 0;
-  for (; j + kLanes <= n; j += kLanes) store(load_weight(from + j), to + j);
-  if (j < n) store(load_weight(from + j, n - j), to + j);
+  for (; j + kLanes <= n; j += kLanes) store(load_weight(from + j), to + j * m);
+  if (j < n) store(load_weight(from + j, n - j), to + j * m);
 }
-// Columns [first, first + n) of row t as f32, zeros up to a multiple of 16.
-inline void copy_row(const RowsIn& x, int64_t t, int64_t first, int64_t n, float* to) {
-  if (x.type == DType::f32) copy_row(reinterpret_cast<const float*>(x.row(t)) + first, n, to);
-  else copy_row(reinterpret_cast<const Bf16*>(x.row(t)) + first, n, to);
+// Columns [first, first + n) of row t.
+template <int m>
+void spread_row(const RowsIn& x, int64_t t, int64_t first, int64_t n, float* to) {
+  if (x.type == DType::f32) spread_row<m>(reinterpret_cast<const float*>(x.row(t)) + first, n, to);
+  else spread_row<m>(reinterpret_cast<const Bf16*>(x.row(t)) + first, n, to);
+}
+template <int m>
+void clear_row(int64_t n, float* to) {
+  for (int64_t j = 0; j < n; j += kLanes) store(zero(), to + j * m);
 }
 HWY_INLINE void put(const RowsOut& y, int64_t t, int64_t i, const Lanes& v, int64_t n) {
   if (y.type == DType::f32) store(v, y.at<float>(t, i), n);
@@ -81,18 +83,19 @@ HWY_INLINE Part fold_blocks(Part a, Part b, Part c, Part d) {
 HWY_INLINE Part fold_pairs(Part a, Part b) {
   return hn::Add(hn::OddEvenBlocks(b, a), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(a, b)));
 }
-// sums[i] = the fold of the 16 lanes at lanes + 16 i, as sum(Lanes) adds them, i < 16.
-HWY_INLINE Lanes fold_16(const float* lanes) {
+// sums[i] = the fold of the 16 lanes of sum i, as sum(Lanes) adds them, i < 16. A tile's kTileOuts sums lie together,
+// tiles are `stride` floats apart.
+HWY_INLINE Lanes fold_16(const float* lanes, int64_t stride) {
   const LaneTag f;
   Lanes sums;
   WINNOW_PARTS(p) {
-    const float* at = lanes + 16 * kPartLanes * p;
+    auto at = [&](int i) HWY_ATTR { return lanes + i / kTileOuts * stride + i % kTileOuts * kLanes; };
     auto halves = [&](int i) HWY_ATTR {  // lanes l and l + 8; with AVX-512 of the sums i and i + 8
       if constexpr (kParts == 1) {
-        const Part a = hn::Load(f, at + 16 * i), b = hn::Load(f, at + 16 * (i + 8));
+        const Part a = hn::Load(f, at(i)), b = hn::Load(f, at(i + 8));
         return hn::Add(hn::ConcatLowerLower(f, b, a), hn::ConcatUpperUpper(f, b, a));
       } else {
-        return hn::Add(hn::Load(f, at + 16 * i), hn::Load(f, at + 16 * i + kPartLanes));
+        return hn::Add(hn::Load(f, at(8 * p + i)), hn::Load(f, at(8 * p + i) + kPartLanes));
       }
     };
     auto quads = [&](int i) HWY_ATTR { return fold_pairs(halves(i), halves(i + 4)); };
@@ -157,124 +160,174 @@ HWY_INLINE void direct_tile(const float* x, int64_t x_stride, const Weights<W>& 
 template <int R, class W>
 void direct(const ProductScratch& c, const RowsIn& x, int64_t t, const Weights<W>& w, int64_t begin, int64_t end, const RowsOut& y) {
   const int64_t stride = round_up(w.k, kLanes);
-  for (int r = 0; r < R; ++r) copy_row(x, t + r, 0, w.k, c.rows + r * stride);
+  for (int r = 0; r < R; ++r) spread_row<1>(x, t + r, 0, w.k, c.rows + r * stride);
   HWY_ALIGN float lanes[R * kOutUnit * kLanes];
   for (int64_t i = begin; i < end; i += kOutUnit) {
     const int64_t n = std::min(kOutUnit, end - i);
     for (int64_t o = 0; o < n; o += kTileOuts) direct_tile<R, kTileOuts>(c.rows, stride, w, i + o, end - 1, lanes + o * kLanes);
-    for (int r = 0; r < R; ++r) put(y, t + r, i, fold_16(lanes + r * kOutUnit * kLanes), n);
+    for (int r = 0; r < R; ++r) put(y, t + r, i, fold_16(lanes + r * kOutUnit * kLanes, kTileOuts * kLanes), n);
   }
 }
 
 // ---- many rows
 
-// Cache lines to ask for while something else is computed: `rows` rows of `lines` lines, `stride_bytes` apart.
-struct Ahead {
-  const std::byte* data = nullptr;
-  int64_t stride_bytes = 0, lines = 0, count = 0, at = 0;
-  void next(int64_t n) {
-    for (; n > 0 && at < count; --n, ++at) prefetch_l2(data + at / lines * stride_bytes + at % lines * 64);
-  }
-  static void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
-};
-
-// What the rows of a panel are multiplied with: outputs [first, first + outs), columns [column, column + columns).
+// Outputs [first, first + outs), columns [column, column + columns).
 struct Panel {
   int64_t first, outs, column, columns;
 };
 
-// Four rows times kTileOuts outputs over the columns of a panel, into accumulators [row, kPanelOuts, 16].
-// scale: [kTileOuts, kPanelColumns / 128] for blocks of 128 columns; null: one sum over all columns.
-template <bool kScaled>
+// The cache lines of a panel's weights, to ask for while something else is computed.
+struct Ahead {
+  const std::byte* row = nullptr;
+  int64_t stride_bytes = 0, lines = 0, rows = 0, line = 0;  // lines a row; rows left; the next line of this row
+  void next(int64_t n) {
+    for (; n > 0 && rows > 0; --n) {
+      prefetch(row + line * 64);
+      if (++line < lines) continue;
+      row += stride_bytes;
+      line = 0;
+      --rows;
+    }
+  }
+};
+template <class W>
+Ahead ahead_of(const Weights<W>& w, const Panel& p) {
+  const int64_t size = sizeof(W);
+  return {reinterpret_cast<const std::byte*>(w.row(p.first) + p.column), w.k * size, ceil_div(p.columns * size, 64), p.outs};
+}
+
+// Tiles of R rows and kTileOuts outputs over columns [0, n), n a multiple of 16. Rows and weights lie in the order in which
+// they are read: [column / 16, row or output of the tile, 16]; accumulators: [R, kTileOuts, 16].
+// Loads are the scarce thing: each operand is loaded once into a register (`pin`), where compilers like to give every
+// multiply-add a memory operand of its own.
+HWY_INLINE Part pin(Part v) {
+  asm("" : "+v"(v.raw));
+  return v;
+}
+template <int R>
+HWY_INLINE void add_products(Part (&s)[R][kTileOuts], const float* x, const float* w, int64_t n) {
+  const LaneTag f;
+  for (int64_t j = 0; j < n; j += kLanes, x += R * kLanes, w += kTileOuts * kLanes) {
+    Part v[kTileOuts];
+    for (int o = 0; o < kTileOuts; ++o) v[o] = pin(hn::Load(f, w + o * kLanes));
+    for (int r = 0; r < R; ++r) {
+      const Part xr = pin(hn::Load(f, x + r * kLanes));
+      for (int o = 0; o < kTileOuts; ++o) s[r][o] = hn::MulAdd(xr, v[o], s[r][o]);
+    }
+  }
+}
+// scale: [blocks of 128 columns, kTileOuts], or null without scales.
+template <int R, bool kScaled>
 HWY_INLINE void panel_tile(const float* x, const float* w, int64_t columns, const float* scale, float* acc) {
   const LaneTag f;
-  constexpr int64_t kRowStride = kPanelOuts * kLanes;
   WINNOW_PARTS(p) {
-    const float* xp = x + p * kPartLanes;
-    const float* wp = w + p * kPartLanes;
-    float* ap = acc + p * kPartLanes;
-    const int64_t step = kScaled ? kFp8Block : columns;
-    for (int64_t first = 0; first < columns; first += step) {
-      Part s[kTileRows][kTileOuts];
-      for (int r = 0; r < kTileRows; ++r)
-        for (int o = 0; o < kTileOuts; ++o) s[r][o] = kScaled ? hn::Zero(f) : hn::Load(f, ap + r * kRowStride + o * kLanes);
-      const int64_t end = std::min(first + step, columns);
-      for (int64_t j = first; j < end; j += kLanes) {
-        Part v[kTileOuts];
-        for (int o = 0; o < kTileOuts; ++o) v[o] = hn::Load(f, wp + o * kPanelColumns + j);
-        for (int r = 0; r < kTileRows; ++r) {
-          const Part xr = hn::Load(f, xp + r * kPanelColumns + j);
-          for (int o = 0; o < kTileOuts; ++o) s[r][o] = hn::MulAdd(xr, v[o], s[r][o]);
+    const int at = p * kPartLanes;
+    for (int64_t j = 0; j < columns;) {
+      const int64_t n = kScaled ? std::min(kFp8Block, columns - j) : columns;
+      Part s[R][kTileOuts];
+      for (int r = 0; r < R; ++r)
+        for (int o = 0; o < kTileOuts; ++o) s[r][o] = kScaled ? hn::Zero(f) : hn::Load(f, acc + (r * kTileOuts + o) * kLanes + at);
+      add_products<R>(s, x + j * R + at, w + j * kTileOuts + at, n);
+      for (int o = 0; o < kTileOuts; ++o) {
+        const Part so = kScaled ? hn::Set(f, scale[j / kFp8Block * kTileOuts + o]) : hn::Zero(f);
+        for (int r = 0; r < R; ++r) {
+          float* to = acc + (r * kTileOuts + o) * kLanes + at;
+          hn::Store(kScaled ? hn::MulAdd(s[r][o], so, hn::Load(f, to)) : s[r][o], f, to);
         }
       }
-      for (int r = 0; r < kTileRows; ++r) {
-        for (int o = 0; o < kTileOuts; ++o) {
-          float* to = ap + r * kRowStride + o * kLanes;
-          if constexpr (kScaled)
-            s[r][o] = hn::MulAdd(s[r][o], hn::Set(f, scale[o * (kPanelColumns / kFp8Block) + first / kFp8Block]), hn::Load(f, to));
-          hn::Store(s[r][o], f, to);
-        }
-      }
+      j += n;
     }
   }
 }
 
-template <class W>
-void multiply_panel(const ProductScratch& c, const Weights<W>& w, const Panel& p, int64_t rows, Ahead& ahead) {
-  constexpr int64_t kBlocks = kPanelColumns / kFp8Block;
-  float scale[kPanelOuts * kBlocks] = {};
-  if constexpr (Weights<W>::kScaled)
-    for (int64_t o = 0; o < p.outs; ++o)
-      for (int64_t b = 0; b < ceil_div(p.columns, kFp8Block); ++b) scale[o * kBlocks + b] = w.scale_at(p.first + o, p.column + b * kFp8Block);
-  const int64_t columns = round_up(p.columns, kLanes), outs = round_up(p.outs, kTileOuts);
-  const int64_t tiles = ceil_div(rows, kTileRows) * (outs / kTileOuts);
-  const int64_t lines = ceil_div(ahead.count, tiles);
-  for (int64_t group = 0; group < rows; group += kGroupRows)
-    for (int64_t o = 0; o < outs; o += kTileOuts)
-      for (int64_t t = group; t < std::min(group + kGroupRows, rows); t += kTileRows) {
-        ahead.next(lines);
-        panel_tile<Weights<W>::kScaled>(c.rows + t * kPanelColumns, c.weights + o * kPanelColumns, columns, scale + o * kBlocks,
-                                        c.accumulators + (t * kPanelOuts + o) * kLanes);
-      }
-}
-
-// Copies rows of the panel's columns to f32, rows of zeros up to a whole tile.
-inline void copy_rows(const RowsIn& x, int64_t t, int64_t rows, const Panel& p, float* to) {
-  for (int64_t r = 0; r < rows; ++r) copy_row(x, t + r, p.column, p.columns, to + r * kPanelColumns);
-  for (int64_t r = rows; r < round_up(rows, kTileRows); ++r) std::memset(to + r * kPanelColumns, 0, sizeof(float) * kPanelColumns);
-}
+// The weights of a group of outputs as f32, outputs of zeros up to a whole tile.
 template <class W>
 void widen(const Weights<W>& w, const Panel& p, float* to) {
-  for (int64_t o = 0; o < p.outs; ++o) copy_row(w.row(p.first + o) + p.column, p.columns, to + o * kPanelColumns);
-  for (int64_t o = p.outs; o < round_up(p.outs, kTileOuts); ++o) std::memset(to + o * kPanelColumns, 0, sizeof(float) * kPanelColumns);
+  for (int64_t o = 0; o < round_up(p.outs, kTileOuts); ++o) {
+    float* at = to + o / kTileOuts * kTileOuts * kPanelColumns + o % kTileOuts * kLanes;
+    if (o < p.outs) spread_row<kTileOuts>(w.row(p.first + o) + p.column, p.columns, at);
+    else clear_row<kTileOuts>(p.columns, at);
+  }
 }
-// The weights that follow panel p: the next columns, or the first ones of the next outputs.
+// Rows of a block as f32, [row / R, column / 16, row % R, 16], rows of zeros up to a whole tile.
+template <int R>
+void copy_rows(const RowsIn& x, int64_t t, int64_t rows, int64_t k, float* to) {
+  for (int64_t r = 0; r < round_up(rows, R); ++r) {
+    float* at = to + r / R * R * round_up(k, kLanes) + r % R * kLanes;
+    if (r < rows) spread_row<R>(x, t + r, 0, k, at);
+    else clear_row<R>(k, at);
+  }
+}
+
+// All rows of a block times one group of outputs of a panel. acc: [output tile, row tile, a tile's].
+template <int R, class W>
+void multiply_group(const ProductScratch& c, const Weights<W>& w, const Panel& p, int64_t row_tiles, float* acc, Ahead& ahead) {
+  constexpr int64_t kTileFloats = R * kTileOuts * kLanes, kScales = kPanelColumns / kFp8Block;
+  const int64_t columns = round_up(p.columns, kLanes), out_tiles = ceil_div(p.outs, kTileOuts);
+  float scale[kGroupOuts * kScales] = {};  // [output tile, block, output of the tile]
+  if constexpr (Weights<W>::kScaled)
+    for (int64_t o = 0; o < p.outs; ++o)
+      for (int64_t b = 0; b * kFp8Block < p.columns; ++b)
+        scale[(o / kTileOuts * kScales + b) * kTileOuts + o % kTileOuts] = w.scale_at(p.first + o, p.column + b * kFp8Block);
+  widen(w, p, c.weights);
+  const int64_t lines = ceil_div(ahead.lines * ahead.rows, out_tiles * row_tiles);
+  for (int64_t t = 0; t < row_tiles; ++t)
+    for (int64_t o = 0; o < out_tiles; ++o) {
+      ahead.next(lines);
+      panel_tile<R, Weights<W>::kScaled>(c.rows + t * R * round_up(w.k, kLanes) + p.column * R, c.weights + o * kTileOuts * kPanelColumns, columns,
+                                         scale + o * kTileOuts * kScales, acc + (o * row_tiles + t) * kTileFloats);
+    }
+}
+
+// The group of outputs that follows p among those of `panel`: the next outputs, the next columns, or the next panel.
 template <class W>
-Ahead after(const Weights<W>& w, const Panel& p, int64_t end) {
-  const bool same_outs = p.column + kPanelColumns < w.k;
-  const int64_t first = same_outs ? p.first : p.first + p.outs, column = same_outs ? p.column + kPanelColumns : 0;
-  const int64_t outs = same_outs ? p.outs : std::min(kPanelOuts, end - first);
-  if (outs <= 0) return {};
-  const int64_t lines = ceil_div(std::min(kPanelColumns, w.k - column) * static_cast<int64_t>(sizeof(W)), 64);
-  return {reinterpret_cast<const std::byte*>(w.row(first) + column), w.k * static_cast<int64_t>(sizeof(W)), lines, lines * outs, 0};
+Panel after(const Weights<W>& w, const Panel& panel, const Panel& p, int64_t end) {
+  Panel n = p;
+  n.first += p.outs;
+  if (n.first == panel.first + panel.outs && p.column + kPanelColumns < w.k) {
+    n.first = panel.first;
+    n.column += kPanelColumns;
+  } else if (n.first == panel.first + panel.outs) {
+    n.column = 0;
+  }
+  n.columns = std::min(kPanelColumns, w.k - n.column);
+  n.outs = std::min(kGroupOuts, (n.first < panel.first + panel.outs ? panel.first + panel.outs : end) - n.first);
+  return n;
+}
+
+// The block's rows [t, t + rows), whose copies lie in c.rows.
+template <int R, class W>
+void multiply_block(const ProductScratch& c, int64_t t, int64_t rows, const Weights<W>& w, int64_t begin, int64_t end, const RowsOut& y) {
+  constexpr int64_t kTileFloats = R * kTileOuts * kLanes;
+  const int64_t row_tiles = ceil_div(rows, R), out_floats = row_tiles * R * kLanes;
+  for (int64_t first = begin; first < end; first += kPanelOuts) {
+    const Panel panel{first, std::min(kPanelOuts, end - first), 0, w.k};
+    std::memset(c.accumulators, 0, sizeof(float) * static_cast<size_t>(round_up(panel.outs, kTileOuts) * out_floats));
+    Panel p{first, std::min(kGroupOuts, panel.outs), 0, std::min(kPanelColumns, w.k)};
+    for (int64_t group = ceil_div(panel.outs, kGroupOuts) * ceil_div(w.k, kPanelColumns); group > 0; --group) {
+      const Panel next = after(w, panel, p, end);
+      Ahead ahead = ahead_of(w, next);
+      multiply_group<R>(c, w, p, row_tiles, c.accumulators + (p.first - first) * out_floats, ahead);
+      p = next;
+    }
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t o = 0; o < panel.outs; o += kOutUnit) {
+        const float* lanes = c.accumulators + o * out_floats + r / R * kTileFloats + r % R * kTileOuts * kLanes;
+        put(y, t + r, first + o, fold_16(lanes, row_tiles * kTileFloats), std::min(kOutUnit, panel.outs - o));
+      }
+  }
 }
 
 template <class W>
 void panels(const ProductScratch& c, const RowsIn& x, int64_t t0, int64_t t1, const Weights<W>& w, int64_t begin, int64_t end, const RowsOut& y) {
-  for (int64_t first = begin; first < end; first += kPanelOuts) {
-    for (int64_t t = t0; t < t1; t += kPanelRows) {
-      const int64_t rows = std::min(kPanelRows, t1 - t), outs = std::min(kPanelOuts, end - first);
-      std::memset(c.accumulators, 0, sizeof(float) * static_cast<size_t>(round_up(rows, kTileRows) * kPanelOuts * kLanes));
-      for (int64_t column = 0; column < w.k; column += kPanelColumns) {
-        const Panel p{first, outs, column, std::min(kPanelColumns, w.k - column)};
-        widen(w, p, c.weights);
-        copy_rows(x, t, rows, p, c.rows);
-        Ahead ahead = after(w, p, end);
-        multiply_panel(c, w, p, rows, ahead);
-      }
-      for (int64_t r = 0; r < rows; ++r)
-        for (int64_t o = 0; o < outs; o += kOutUnit)
-          put(y, t + r, first + o, fold_16(c.accumulators + (r * kPanelOuts + o) * kLanes), std::min(kOutUnit, outs - o));
+  for (int64_t t = t0; t < t1; t += kBlockRows) {
+    const int64_t rows = std::min(kBlockRows, t1 - t);
+    if (rows <= 16 && round_up(rows, 4) < round_up(rows, 6)) {  // the larger tile is better, but not half empty
+      copy_rows<4>(x, t, rows, w.k, c.rows);
+      multiply_block<4>(c, t, rows, w, begin, end, y);
+    } else {
+      copy_rows<6>(x, t, rows, w.k, c.rows);
+      multiply_block<6>(c, t, rows, w, begin, end, y);
     }
   }
 }

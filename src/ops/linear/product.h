@@ -30,27 +30,26 @@ struct RowsOut {
 inline RowsIn rows_of(In v) { return {v.data, v.dtype, bytes_of(v.dtype, v.stride[0])}; }
 inline RowsOut rows_of(Out v) { return {v.data, v.dtype, bytes_of(v.dtype, v.stride[0])}; }
 
-// Up to kDirectRows rows read the weights straight from memory. More rows go through panels: a block of weights is
-// widened to f32 once and used by all rows of a block. Rows, outputs and columns of a panel are such that the widened
-// weights, the rows and the accumulators (16 lanes a result) share a second-level cache of 1 MiB.
+// Up to kDirectRows rows read the weights straight from memory. More rows, kBlockRows at a time, go through panels: the
+// rows' f32 copies of kPanelColumns columns and the accumulators (16 lanes a result) of kPanelOuts outputs share a
+// second-level cache; the weights of kGroupOuts outputs, widened to f32 once for all rows of the block, stay in the first.
 inline constexpr int64_t kDirectRows = 4;
-inline constexpr int64_t kPanelRows = 64, kPanelOuts = 64, kPanelColumns = 512;
+inline constexpr int64_t kBlockRows = 72, kPanelOuts = 64, kPanelColumns = 512, kGroupOuts = 8;
 inline constexpr int64_t kOutUnit = 16;  // outputs are split between workers, and folded, in units of this many
 
 // One worker's part of the scratch.
 struct ProductScratch {
-  float* rows;         // f32 copies of rows: [kDirectRows, k] or [kPanelRows, kPanelColumns]
-  float* weights;      // [kPanelOuts, kPanelColumns]
-  float* accumulators; // [kPanelRows, kPanelOuts, 16]
+  float* rows;          // [kBlockRows, k] f32 copies of rows
+  float* weights;       // [kGroupOuts, kPanelColumns]
+  float* accumulators;  // [kBlockRows, kPanelOuts, 16]
 };
-inline int64_t product_row_floats(int64_t k) { return std::max(kDirectRows * round_up(k, 16), kPanelRows * kPanelColumns); }
 inline int64_t product_scratch_bytes(int64_t k) {
-  return 4 * (product_row_floats(k) + kPanelOuts * kPanelColumns + kPanelRows * kPanelOuts * 16);
+  return 4 * (kBlockRows * round_up(k, 16) + kGroupOuts * kPanelColumns + kBlockRows * kPanelOuts * 16);
 }
 inline ProductScratch product_scratch(std::byte* base, int64_t k) {
   float* rows = reinterpret_cast<float*>(base);
-  float* weights = rows + product_row_floats(k);
-  return {rows, weights, weights + kPanelOuts * kPanelColumns};
+  float* weights = rows + kBlockRows * round_up(k, 16);
+  return {rows, weights, weights + kGroupOuts * kPanelColumns};
 }
 
 // A grid of at most `workers` tiles over rows and outputs.
