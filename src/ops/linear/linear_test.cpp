@@ -87,16 +87,8 @@ TEST(Linear, RowsDoNotDependOnTheirNumber) {
 
 // The order of the sum as the contract states it, written down once more, bit for bit.
 float sum_in_contract_order(const Matrix& w, int64_t i, ConstTensorView x, int64_t t, int64_t k) {
-  float lanes[16] = {}, block[16] = {};
-  for (int64_t j = 0; j < k; ++j) {
-    float (&into)[16] = w.scale ? block : lanes;
-    into[j % 16] = std::fma(ref::get(x, t, j), ref::get(w.data, i, j), into[j % 16]);
-    if (w.scale && (j % kFp8Block == kFp8Block - 1 || j == k - 1))
-      for (int l = 0; l < 16; ++l) {
-        lanes[l] = std::fma(block[l], ref::get(w.scale, i / kFp8Block, j / kFp8Block), lanes[l]);
-        block[l] = 0;
-      }
-  }
+  float lanes[16] = {};
+  for (int64_t j = 0; j < k; ++j) lanes[j % 16] = std::fma(ref::get(x, t, j), ref::get(w, i, j), lanes[j % 16]);
   for (int half = 8; half >= 1; half /= 2)
     for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
   return lanes[0];

@@ -1,5 +1,5 @@
 // y[t, i] = sum over j of x[t, j] * w[i, j] for one worker's rows and outputs, as ops/linear/linear.h defines the order
-// of the sum: lane j % 16 in ascending j (with e4m3, in blocks of 128 columns), then a fold of the lanes in halves.
+// of the sum: lane j % 16 in ascending j, then a fold of the lanes in halves.
 //
 // Everything here keeps that order and differs only in what is kept close. Few rows: `direct`, a tile of accumulators
 // runs along whole weight rows. Many rows: `panels`, with the accumulators parked in memory between blocks of columns.
@@ -20,14 +20,17 @@ namespace HWY_NAMESPACE {
 // Outputs of a tile of accumulators in registers. With AVX2 a tile holds one half of the lanes and runs twice.
 constexpr int kTileOuts = kParts == 1 ? 4 : 2;
 
-template <class W> HWY_INLINE Lanes load_weight(const W* p) { return load(p); }
-HWY_INLINE Lanes load_weight(const E4m3* p) { return load_scaled(p); }
-template <class W> HWY_INLINE Lanes load_weight(const W* p, int64_t n) { return load(p, n); }
-HWY_INLINE Lanes load_weight(const E4m3* p, int64_t n) {
-  if (n >= kLanes) return load_scaled(p);
+// A weight is its stored value times a scale: f32 and bf16 have none. The scale of e4m3 contains the power of two that
+// load_scaled leaves out, so value times scale is rounded once, as the contract has it.
+struct NoScale {};
+template <class W> HWY_INLINE Lanes load_weight(const W* p, NoScale) { return load(p); }
+template <class W> HWY_INLINE Lanes load_weight(const W* p, int64_t n, NoScale) { return load(p, n); }
+HWY_INLINE Lanes load_weight(const E4m3* p, const Lanes& scale) { return mul(load_scaled(p), scale); }
+HWY_INLINE Lanes load_weight(const E4m3* p, int64_t n, const Lanes& scale) {
+  if (n >= kLanes) return load_weight(p, scale);
   E4m3 padded[kLanes] = {};
   std::memcpy(padded, p, static_cast<size_t>(n));
-  return load_scaled(padded);
+  return load_weight(padded, scale);
 }
 
 template <class W> struct Weights {
@@ -37,18 +40,21 @@ template <class W> struct Weights {
   const float* scale;
   int64_t scale_stride;
   const W* row(int64_t i) const { return data + i * k; }
-  // Of the block of 128 columns at column j, with the power of two that load_weight leaves out.
-  float scale_at(int64_t i, int64_t j) const { return scale[i / kFp8Block * scale_stride + j / kFp8Block] * kE4m3Scale; }
+  // Of output i's columns [j, j + 128), j a multiple of 128.
+  HWY_INLINE auto scale_at(int64_t i, int64_t j) const {
+    if constexpr (kScaled) return splat(scale[i / kFp8Block * scale_stride + j / kFp8Block] * kE4m3Scale);
+    else return NoScale{};
+  }
 };
 
 // ---- rows in, results out
 
 // n columns of a row as f32, each 16 of them m * 16 places after the ones before, zeros up to a multiple of 16.
-template <int m, class T>
-HWY_INLINE void spread_row(const T* from, int64_t n, float* to) {
+template <int m, class T, class Scale = NoScale>
+HWY_INLINE void spread_row(const T* from, int64_t n, float* to, const Scale& scale = {}) {
   int64_t j = 0;
-  for (; j + kLanes <= n; j += kLanes) store(load_weight(from + j), to + j * m);
-  if (j < n) store(load_weight(from + j, n - j), to + j * m);
+  for (; j + kLanes <= n; j += kLanes) store(load_weight(from + j, scale), to + j * m);
+  if (j < n) store(load_weight(from + j, n - j, scale), to + j * m);
 }
 // Columns [first, first + n) of row t.
 template <int m>
@@ -110,14 +116,14 @@ constexpr int64_t kPrefetchBytes = 1024;
 HWY_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
 
 // Adds columns [begin, end) of R rows times O weight rows into `acc`.
-template <int R, int O, class W>
-HWY_INLINE void add_columns(Lanes (&acc)[R][O], const float* x, int64_t x_stride, const W* const (&w)[O], int64_t begin, int64_t end) {
+template <int R, int O, class W, class Scale>
+HWY_INLINE void add_columns(Lanes (&acc)[R][O], const float* x, int64_t x_stride, const W* const (&w)[O], const Scale (&scale)[O], int64_t begin, int64_t end) {
   int64_t j = begin;
   for (; j + kLanes <= end; j += kLanes) {
     Lanes v[O];
     for (int o = 0; o < O; ++o) {
       prefetch(reinterpret_cast<const std::byte*>(w[o] + j) + kPrefetchBytes);
-      v[o] = load_weight(w[o] + j);
+      v[o] = load_weight(w[o] + j, scale[o]);
     }
     for (int r = 0; r < R; ++r) {
       const Lanes xr = load(x + r * x_stride + j);
@@ -126,7 +132,7 @@ HWY_INLINE void add_columns(Lanes (&acc)[R][O], const float* x, int64_t x_stride
   }
   if (j == end) return;
   for (int o = 0; o < O; ++o) {
-    const Lanes v = load_weight(w[o] + j, end - j);
+    const Lanes v = load_weight(w[o] + j, end - j, scale[o]);
     for (int r = 0; r < R; ++r) acc[r][o] = fma(load(x + r * x_stride + j), v, acc[r][o]);
   }
 }
@@ -138,19 +144,11 @@ HWY_INLINE void direct_tile(const float* x, int64_t x_stride, const Weights<W>& 
   Lanes acc[R][O];
   for (int r = 0; r < R; ++r)
     for (int o = 0; o < O; ++o) acc[r][o] = zero();
-  if constexpr (Weights<W>::kScaled) {
-    for (int64_t j = 0; j < w.k; j += kFp8Block) {
-      Lanes block[R][O];
-      for (int r = 0; r < R; ++r)
-        for (int o = 0; o < O; ++o) block[r][o] = zero();
-      add_columns(block, x, x_stride, rows, j, std::min(j + kFp8Block, w.k));
-      for (int o = 0; o < O; ++o) {
-        const Lanes scale = splat(w.scale_at(std::min(first + o, last), j));
-        for (int r = 0; r < R; ++r) acc[r][o] = fma(block[r][o], scale, acc[r][o]);
-      }
-    }
-  } else {
-    add_columns(acc, x, x_stride, rows, 0, w.k);
+  const int64_t step = Weights<W>::kScaled ? kFp8Block : w.k;
+  for (int64_t j = 0; j < w.k; j += step) {
+    decltype(w.scale_at(0, 0)) scale[O];
+    for (int o = 0; o < O; ++o) scale[o] = w.scale_at(std::min(first + o, last), j);
+    add_columns(acc, x, x_stride, rows, scale, j, std::min(j + step, w.k));
   }
   for (int r = 0; r < R; ++r)
     for (int o = 0; o < O; ++o) store(acc[r][o], out + (r * kOutUnit + o) * kLanes);
@@ -216,37 +214,30 @@ HWY_INLINE void add_products(Part (&s)[R][kTileOuts], const float* x, const floa
     }
   }
 }
-// scale: [blocks of 128 columns, kTileOuts], or null without scales.
-template <int R, bool kScaled>
-HWY_INLINE void panel_tile(const float* x, const float* w, int64_t columns, const float* scale, float* acc) {
+template <int R>
+HWY_INLINE void panel_tile(const float* x, const float* w, int64_t columns, float* acc) {
   const LaneTag f;
   WINNOW_PARTS(p) {
-    const int at = p * kPartLanes;
-    for (int64_t j = 0; j < columns;) {
-      const int64_t n = kScaled ? std::min(kFp8Block, columns - j) : columns;
-      Part s[R][kTileOuts];
-      for (int r = 0; r < R; ++r)
-        for (int o = 0; o < kTileOuts; ++o) s[r][o] = kScaled ? hn::Zero(f) : hn::Load(f, acc + (r * kTileOuts + o) * kLanes + at);
-      add_products<R>(s, x + j * R + at, w + j * kTileOuts + at, n);
-      for (int o = 0; o < kTileOuts; ++o) {
-        const Part so = kScaled ? hn::Set(f, scale[j / kFp8Block * kTileOuts + o]) : hn::Zero(f);
-        for (int r = 0; r < R; ++r) {
-          float* to = acc + (r * kTileOuts + o) * kLanes + at;
-          hn::Store(kScaled ? hn::MulAdd(s[r][o], so, hn::Load(f, to)) : s[r][o], f, to);
-        }
-      }
-      j += n;
-    }
+    float* to = acc + p * kPartLanes;
+    Part s[R][kTileOuts];
+    for (int r = 0; r < R; ++r)
+      for (int o = 0; o < kTileOuts; ++o) s[r][o] = hn::Load(f, to + (r * kTileOuts + o) * kLanes);
+    add_products<R>(s, x + p * kPartLanes, w + p * kPartLanes, columns);
+    for (int r = 0; r < R; ++r)
+      for (int o = 0; o < kTileOuts; ++o) hn::Store(s[r][o], f, to + (r * kTileOuts + o) * kLanes);
   }
 }
 
 // The weights of a group of outputs as f32, outputs of zeros up to a whole tile.
 template <class W>
 void widen(const Weights<W>& w, const Panel& p, float* to) {
+  const int64_t step = Weights<W>::kScaled ? kFp8Block : p.columns;
   for (int64_t o = 0; o < round_up(p.outs, kTileOuts); ++o) {
     float* at = to + o / kTileOuts * kTileOuts * kPanelColumns + o % kTileOuts * kLanes;
-    if (o < p.outs) spread_row<kTileOuts>(w.row(p.first + o) + p.column, p.columns, at);
-    else clear_row<kTileOuts>(p.columns, at);
+    if (o >= p.outs) clear_row<kTileOuts>(p.columns, at);
+    else
+      for (int64_t j = 0; j < p.columns; j += step)
+        spread_row<kTileOuts>(w.row(p.first + o) + p.column + j, std::min(step, p.columns - j), at + j * kTileOuts, w.scale_at(p.first + o, p.column + j));
   }
 }
 // Rows of a block as f32, [row / R, column / 16, row % R, 16], rows of zeros up to a whole tile.
@@ -262,20 +253,14 @@ void copy_rows(const RowsIn& x, int64_t t, int64_t rows, int64_t k, float* to) {
 // All rows of a block times one group of outputs of a panel. acc: [output tile, row tile, a tile's].
 template <int R, class W>
 void multiply_group(const ProductScratch& c, const Weights<W>& w, const Panel& p, int64_t row_tiles, float* acc, Ahead& ahead) {
-  constexpr int64_t kTileFloats = R * kTileOuts * kLanes, kScales = kPanelColumns / kFp8Block;
   const int64_t columns = round_up(p.columns, kLanes), out_tiles = ceil_div(p.outs, kTileOuts);
-  float scale[kGroupOuts * kScales] = {};  // [output tile, block, output of the tile]
-  if constexpr (Weights<W>::kScaled)
-    for (int64_t o = 0; o < p.outs; ++o)
-      for (int64_t b = 0; b * kFp8Block < p.columns; ++b)
-        scale[(o / kTileOuts * kScales + b) * kTileOuts + o % kTileOuts] = w.scale_at(p.first + o, p.column + b * kFp8Block);
   widen(w, p, c.weights);
   const int64_t lines = ceil_div(ahead.lines * ahead.rows, out_tiles * row_tiles);
   for (int64_t t = 0; t < row_tiles; ++t)
     for (int64_t o = 0; o < out_tiles; ++o) {
       ahead.next(lines);
-      panel_tile<R, Weights<W>::kScaled>(c.rows + t * R * round_up(w.k, kLanes) + p.column * R, c.weights + o * kTileOuts * kPanelColumns, columns,
-                                         scale + o * kTileOuts * kScales, acc + (o * row_tiles + t) * kTileFloats);
+      panel_tile<R>(c.rows + t * R * round_up(w.k, kLanes) + p.column * R, c.weights + o * kTileOuts * kPanelColumns, columns,
+                    acc + (o * row_tiles + t) * R * kTileOuts * kLanes);
     }
 }
 
