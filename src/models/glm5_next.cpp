@@ -22,7 +22,8 @@ struct Glm5Next::Impl {
   device::Device& device;
   const weights::Config config;
   const Options options;
-  const DType act;                     // activation type
+  const DType act;                     // what products read and caches of attention hold
+  static constexpr DType wide = DType::f32;  // everything else: residual streams, results of products, gates, states
   KvSpec kv_spec;
   Weights w;
   Kernels k;
@@ -56,7 +57,7 @@ struct Glm5Next::Impl {
                .index_dim = config.index_head_dim, .kpool = config.index_kpool, .index_keys = index_keys(),
                .kda_layers = config.kda_layers(), .kda_heads = config.kda_heads, .kda_key_dim = config.kda_head_dim,
                .kda_value_dim = config.kda_head_dim, .conv_channels = 3 * kda_width(), .conv_taps = config.conv_taps,
-               .conv_type = act, .depth = 0};
+               .conv_type = wide, .depth = 0};
   }
 
   // --- kernels -------------------------------------------------------------------------------------------------------
@@ -78,30 +79,30 @@ struct Glm5Next::Impl {
     const int64_t streams = c.hc_streams, hidden = c.hidden_size;
     const DType f32 = DType::f32;
     const IndexKeys keys = index_keys();
-    k.mhc_post = choose<MhcPost>({act, act, streams, hidden});
-    k.mhc_head = choose<MhcHead>({act, act, streams, hidden});
+    k.mhc_post = choose<MhcPost>({wide, wide, streams, hidden});
+    k.mhc_head = choose<MhcHead>({wide, act, streams, hidden});
     if (c.kda_layers()) {
-      k.conv = choose<Conv>({act, act, 3 * kda_width(), c.conv_taps});
-      k.kda_gate = choose<KdaGate>({act, c.kda_heads, c.kda_head_dim, c.kda_head_dim});
+      k.conv = choose<Conv>({wide, wide, 3 * kda_width(), c.conv_taps});
+      k.kda_gate = choose<KdaGate>({wide, c.kda_heads, c.kda_head_dim, c.kda_head_dim});
       k.kda = choose<Kda>({c.kda_heads, c.kda_head_dim, c.kda_head_dim, options.profile == Profile::fast});
-      k.gated_norm = choose<GatedNorm>({act, act, c.kda_heads, c.kda_head_dim});
+      k.gated_norm = choose<GatedNorm>({wide, act, c.kda_heads, c.kda_head_dim});
     }
     if (c.attention_layers()) {
-      k.q_norm = choose<RmsNorm>({act, act, c.q_lora_rank});
-      k.kv_norm = choose<RmsNorm>({act, act, c.kv_lora_rank});
+      k.q_norm = choose<RmsNorm>({wide, act, c.q_lora_rank});
+      k.kv_norm = choose<RmsNorm>({wide, act, c.kv_lora_rank});
       k.latent_write = choose<LatentWrite>({act, act, c.kv_lora_rank});
       k.k_norm = choose<LayerNorm>({f32, f32, c.index_head_dim});
       k.index_write = choose<IndexWrite>({keys, f32, c.index_head_dim, c.index_kpool});
-      if (keys == IndexKeys::fp8) k.index_query = choose<IndexQuery>({act, c.index_heads, c.index_head_dim});
+      if (keys == IndexKeys::fp8) k.index_query = choose<IndexQuery>({wide, c.index_heads, c.index_head_dim});
       k.index_score = choose<IndexScore>(
-          {keys, keys == IndexKeys::fp8 ? DType::e4m3 : act, c.index_heads, c.index_head_dim, c.index_kpool, select()});
+          {keys, keys == IndexKeys::fp8 ? DType::e4m3 : wide, c.index_heads, c.index_head_dim, c.index_kpool, select()});
       k.top_k = choose<IndexTopK>({c.index_kpool, select()});
       k.expand = choose<PoolExpand>({c.index_kpool, select(), c.index_tail});
-      k.attend = choose<SparseMla>({act, act, act, c.heads, c.kv_lora_rank});
+      k.attend = choose<SparseMla>({wide, act, act, c.heads, c.kv_lora_rank});
     }
-    k.dense_act = choose<SwiGlu>({act, act, c.intermediate_size, c.swiglu_limit});
+    k.dense_act = choose<SwiGlu>({wide, act, c.intermediate_size, c.swiglu_limit});
     if (c.experts) {
-      k.shared_act = choose<SwiGlu>({act, act, c.moe_intermediate_size * c.shared_experts, c.swiglu_limit});
+      k.shared_act = choose<SwiGlu>({wide, act, c.moe_intermediate_size * c.shared_experts, c.swiglu_limit});
       k.router = choose<Router>(
           {c.experts, c.experts_per_token, c.expert_groups, c.kept_groups, c.normalise_router, c.routed_scaling});
     }
@@ -117,13 +118,13 @@ struct Glm5Next::Impl {
     bytes_per_token += bytes_of(type, n * kk);
   }
   template <class Source>
-  void want(Source& s, Projection& p, const std::string& name, int64_t n, int64_t kk) { want(s, p, name, n, kk, act, act); }
+  void want(Source& s, Projection& p, const std::string& name, int64_t n, int64_t kk) { want(s, p, name, n, kk, act, wide); }
 
   template <class Source>
   void want_site(Source& s, MhcSite& site, const std::string& layer, const std::string& kind, const std::string& norm) {
     const int64_t n = config.hc_streams, m = (2 + n) * n, width = n * config.hidden_size;
     const std::string fn = layer + "hc_" + kind + "_fn";
-    site.pre = choose<MhcPre>({act, s.type_of(fn), act, n, config.hidden_size, config.hc_iterations});
+    site.pre = choose<MhcPre>({wide, s.type_of(fn), act, n, config.hidden_size, config.hc_iterations});
     s.matrix(&site.fn, fn, m, width);
     s.f32(&site.base, layer + "hc_" + kind + "_base", {m});
     s.f32(&site.scale, layer + "hc_" + kind + "_scale", {3});
@@ -138,9 +139,9 @@ struct Glm5Next::Impl {
     want(s, a.k, p + "k_proj.weight", width, d);
     want(s, a.v, p + "v_proj.weight", width, d);
     s.f32(&a.conv, p + "conv1d.weight", {3 * width, 1, config.conv_taps});
-    want(s, a.f_a, p + "f_a_proj.weight", dim, d);
+    want(s, a.f_a, p + "f_a_proj.weight", dim, d, act, act);
     want(s, a.f_b, p + "f_b_proj.weight", width, dim);
-    want(s, a.g_a, p + "g_a_proj.weight", dim, d);
+    want(s, a.g_a, p + "g_a_proj.weight", dim, d, act, act);
     want(s, a.g_b, p + "g_b_proj.weight", width, dim);
     want(s, a.b, p + "b_proj.weight", config.kda_heads, d);
     s.f32(&a.a_log, p + "A_log", {config.kda_heads});
@@ -155,7 +156,7 @@ struct Glm5Next::Impl {
     const int64_t d = c.hidden_size, q = c.q_lora_rank, latent = c.kv_lora_rank, nope = c.qk_nope_head_dim, v = c.v_head_dim;
     want(s, a.q_a, p + "q_a_proj.weight", q, d);
     s.f32(&a.q_norm, p + "q_a_layernorm.weight", {q});
-    want(s, a.q_b, p + "q_b_proj.weight", c.heads * nope, q);
+    want(s, a.q_b, p + "q_b_proj.weight", c.heads * nope, q, act, act);
     want(s, a.kv_a, p + "kv_a_proj_with_mqa.weight", latent, d);
     s.f32(&a.kv_norm, p + "kv_a_layernorm.weight", {latent});
     want_kv_b(s, a, p + "kv_b_proj.weight");
@@ -164,9 +165,9 @@ struct Glm5Next::Impl {
     const std::string i = p + "indexer.";
     IndexerWeights& x = a.indexer;
     want(s, x.q, i + "wq_b.weight", c.index_heads * c.index_head_dim, q);
-    want(s, x.k, i + "wk.weight", c.index_head_dim, d, act, DType::f32);
-    want(s, x.gate, i + "index_kpool_compress_gate", c.index_head_dim, d, act, DType::f32);
-    want(s, x.heads, i + "weights_proj.weight", c.index_heads, d, act, DType::f32);
+    want(s, x.k, i + "wk.weight", c.index_head_dim, d);
+    want(s, x.gate, i + "index_kpool_compress_gate", c.index_head_dim, d);
+    want(s, x.heads, i + "weights_proj.weight", c.index_heads, d);
     s.f32(&x.k_norm, i + "k_norm.weight", {c.index_head_dim});
     s.f32(&x.k_bias, i + "k_norm.bias", {c.index_head_dim});
     s.f32(&x.ape, i + "index_kpool_compress_ape", {c.index_kpool, c.index_head_dim});
@@ -178,7 +179,7 @@ struct Glm5Next::Impl {
   void want_kv_b(Source& s, MlaWeights& a, const std::string& name) {
     const int64_t heads = config.heads, latent = config.kv_lora_rank, nope = config.qk_nope_head_dim, v = config.v_head_dim;
     const DType type = s.type_of(name) == DType::bf16 ? DType::bf16 : DType::f32;
-    a.absorb_op = choose<HeadLinear>({type, act, act, heads, latent, nope});
+    a.absorb_op = choose<HeadLinear>({type, act, wide, heads, latent, nope});
     a.expand_op = choose<HeadLinear>({type, act, act, heads, v, latent});
     memory.push_back(device.allocate("weights", bytes_of(type, heads * (nope + v) * latent) + 64));
     std::byte* base = memory.back().data();
@@ -200,19 +201,19 @@ struct Glm5Next::Impl {
   }
 
   template <class Source>
-  void want_mlp(Source& s, MlpWeights& m, const std::string& p, int64_t width, DType y) {
+  void want_mlp(Source& s, MlpWeights& m, const std::string& p, int64_t width) {
     want(s, m.gate, p + "gate_proj.weight", width, config.hidden_size);
     want(s, m.up, p + "up_proj.weight", width, config.hidden_size);
-    want(s, m.down, p + "down_proj.weight", config.hidden_size, width, act, y);
+    want(s, m.down, p + "down_proj.weight", config.hidden_size, width);
   }
 
   template <class Source>
   void want_moe(Source& s, MoeWeights& m, const std::string& p) {
     const weights::Config& c = config;
     const int64_t d = c.hidden_size, width = c.moe_intermediate_size;
-    want(s, m.router, p + "gate.weight", c.experts, d, act, DType::f32);
+    want(s, m.router, p + "gate.weight", c.experts, d);
     s.f32(&m.bias, p + "gate.e_score_correction_bias", {c.experts});
-    if (c.shared_experts) want_mlp(s, m.shared, p + "shared_experts.", width * c.shared_experts, DType::f32);
+    if (c.shared_experts) want_mlp(s, m.shared, p + "shared_experts.", width * c.shared_experts);
     m.experts.resize(static_cast<size_t>(c.experts));
     const DType type = s.type_of(p + "experts.0.gate_proj.weight");
     for (int64_t e = 0; e < c.experts; ++e) {
@@ -226,7 +227,7 @@ struct Glm5Next::Impl {
         s.matrix(to, name + part, n, kk);
       }
     }
-    m.op = choose<Experts>({type, act, act, c.experts, c.experts_per_token, d, width, c.swiglu_limit});
+    m.op = choose<Experts>({type, act, wide, c.experts, c.experts_per_token, d, width, c.swiglu_limit});
     bytes_per_token += bytes_of(type, c.experts_per_token * 3 * d * width);
   }
 
@@ -234,7 +235,7 @@ struct Glm5Next::Impl {
   void want_all(Source& s) {
     const weights::Config& c = config;
     w.layers.resize(c.layers.size());
-    k.embed = choose<Embedding>({s.type_of("embed_tokens.weight"), act, c.vocab_size, c.hc_streams, c.hidden_size});
+    k.embed = choose<Embedding>({s.type_of("embed_tokens.weight"), wide, c.vocab_size, c.hc_streams, c.hidden_size});
     s.matrix(&w.embed, "embed_tokens.weight", c.vocab_size, c.hidden_size);
     for (size_t i = 0; i < c.layers.size(); ++i) {
       LayerWeights& l = w.layers[i];
@@ -243,11 +244,11 @@ struct Glm5Next::Impl {
       want_site(s, l.ffn_site, p, "ffn", "post_attention_layernorm");
       if (c.layers[i].mixer == weights::Mixer::kda) want_kda(s, l.kda, p + "self_attn.");
       else want_mla(s, l.mla, p + "self_attn.", c.layers[i].indexer == weights::Indexer::full);
-      if (c.layers[i].feed_forward == weights::FeedForward::dense) want_mlp(s, l.dense, p + "mlp.", c.intermediate_size, act);
+      if (c.layers[i].feed_forward == weights::FeedForward::dense) want_mlp(s, l.dense, p + "mlp.", c.intermediate_size);
       else want_moe(s, l.moe, p + "mlp.");
     }
     s.f32(&w.norm, "norm.weight", {c.hidden_size});
-    want(s, w.head, c.tied_embeddings ? "embed_tokens.weight" : "lm_head.weight", c.vocab_size, c.hidden_size, act, DType::f32);
+    want(s, w.head, c.tied_embeddings ? "embed_tokens.weight" : "lm_head.weight", c.vocab_size, c.hidden_size);
   }
 
   // --- buffers -------------------------------------------------------------------------------------------------------
@@ -262,27 +263,29 @@ struct Glm5Next::Impl {
 
   void take_kda(Workspace& s) {
     const int64_t t = options.max_rows, width = kda_width(), heads = config.kda_heads, dim = config.kda_head_dim;
-    b.qkv = s.take(act, {t, 3 * width});
-    b.conv = s.take(act, {t, 3 * width});
+    b.qkv = s.take(wide, {t, 3 * width});
+    b.conv = s.take(wide, {t, 3 * width});
     b.f_a = s.take(act, {t, dim});
-    b.f = s.take(act, {t, width});
-    b.b = s.take(act, {t, heads});
+    b.f = s.take(wide, {t, width});
+    b.b = s.take(wide, {t, heads});
     for (TensorView* v : {&b.q, &b.k, &b.v, &b.g, &b.o}) *v = s.take(DType::f32, {t, heads, dim});
     b.beta = s.take(DType::f32, {t, heads});
-    b.z = s.take(act, {t, heads, dim});
+    b.z = s.take(wide, {t, heads, dim});
     b.gated = s.take(act, {t, heads, dim});
   }
 
   void take_mla(Workspace& s) {
     const weights::Config& c = config;
     const int64_t t = options.max_rows;
+    b.qr_wide = s.take(wide, {t, c.q_lora_rank});
     b.qr = s.take(act, {t, c.q_lora_rank});
     b.mla_q = s.take(act, {t, c.heads, c.qk_nope_head_dim});
-    b.absorbed = s.take(act, {t, c.heads, c.kv_lora_rank});
+    b.absorbed = s.take(wide, {t, c.heads, c.kv_lora_rank});
+    b.latent_wide = s.take(wide, {t, c.kv_lora_rank});
     b.latent = s.take(act, {t, c.kv_lora_rank});
     b.attended = s.take(act, {t, c.heads, c.kv_lora_rank});
     b.values = s.take(act, {t, c.heads, c.v_head_dim});
-    b.index_q = s.take(act, {t, c.index_heads, c.index_head_dim});
+    b.index_q = s.take(wide, {t, c.index_heads, c.index_head_dim});
     b.index_w = s.take(DType::f32, {t, c.index_heads});
     if (index_keys() == IndexKeys::fp8) {
       b.index_q8 = s.take(DType::e4m3, {t, c.index_heads, c.index_head_dim});
@@ -297,7 +300,9 @@ struct Glm5Next::Impl {
   void take_feed_forward(Workspace& s) {
     const weights::Config& c = config;
     const int64_t t = options.max_rows, width = std::max(c.intermediate_size, c.moe_intermediate_size * c.shared_experts);
-    for (TensorView* v : {&b.gate, &b.up, &b.act}) *v = s.take(act, {t, width});
+    b.gate = s.take(wide, {t, width});
+    b.up = s.take(wide, {t, width});
+    b.act = s.take(act, {t, width});
     b.router_logits = s.take(DType::f32, {t, c.experts});
     b.ids_topk = s.take(DType::i32, {t, c.experts_per_token});
     b.weights_topk = s.take(DType::f32, {t, c.experts_per_token});
@@ -317,9 +322,9 @@ struct Glm5Next::Impl {
     b.state = s.take(DType::i32, {r});
     b.folded = s.take(DType::i64, {r});
     b.decode = s.take(DType::i32, {r});
-    b.x = s.take(act, {t, n, c.hidden_size});
+    b.x = s.take(wide, {t, n, c.hidden_size});
     b.h = s.take(act, {t, c.hidden_size});
-    b.y = s.take(act, {t, c.hidden_size});
+    b.y = s.take(wide, {t, c.hidden_size});
     b.post = s.take(DType::f32, {t, n});
     b.comb = s.take(DType::f32, {t, n, n});
     b.selected = s.take(DType::i32, {t, k.expand.spec().width()});
@@ -408,10 +413,10 @@ struct Glm5Next::Impl {
     const weights::Config& c = config;
     const int64_t t = rows_live;
     const TensorView h = live(b.h), qr = live(b.qr), latent = live(b.latent), values = live(b.values), mla_q = live(b.mla_q);
-    a.q_a(q, qr, h);
-    k.q_norm(q, {.y = qr, .x = qr, .w = a.q_norm, .eps = c.rms_norm_eps});
-    a.kv_a(q, latent, h);
-    k.kv_norm(q, {.y = latent, .x = latent, .w = a.kv_norm, .eps = c.rms_norm_eps});
+    a.q_a(q, live(b.qr_wide), h);
+    k.q_norm(q, {.y = qr, .x = live(b.qr_wide), .w = a.q_norm, .eps = c.rms_norm_eps});
+    a.kv_a(q, live(b.latent_wide), h);
+    k.kv_norm(q, {.y = latent, .x = live(b.latent_wide), .w = a.kv_norm, .eps = c.rms_norm_eps});
     k.latent_write(q, {.pages = kv.latent[layer], .x = latent, .rows = rows});
     if (own_indexer) select_tokens(q, a.indexer, rows, kv, layer, index, probe);
     if (probe && probe->selected) probe->selected(index, live(b.selected), live(b.count));
@@ -463,10 +468,11 @@ struct Glm5Next::Impl {
     m.down(q, y, h);
   }
 
-  void moe(Queue& q, const MoeWeights& m) {
+  void moe(Queue& q, const MoeWeights& m, LayerIndex index, const Probe* probe) {
     const bool shared = config.shared_experts > 0;
     m.router(q, live(b.router_logits), live(b.h));
     k.router(q, {.ids = live(b.ids_topk), .weights = live(b.weights_topk), .logits = live(b.router_logits), .bias = m.bias});
+    if (probe && probe->routed) probe->routed(index, live(b.router_logits), live(b.ids_topk), live(b.weights_topk));
     if (shared) mlp(q, m.shared, k.shared_act, live(b.shared));
     m.op(q, {.y = live(b.y), .x = live(b.h), .ids = live(b.ids_topk), .weights = live(b.weights_topk),
              .add = shared ? In(live(b.shared)) : In(), .experts = m.experts});
@@ -489,7 +495,7 @@ struct Glm5Next::Impl {
       mix(q);
       site(q, l.ffn_site);
       if (kind.feed_forward == weights::FeedForward::dense) mlp(q, l.dense, k.dense_act, live(b.y));
-      else moe(q, l.moe);
+      else moe(q, l.moe, index, probe);
       mix(q);
     }
     if (probe && probe->hidden) probe->hidden(LayerIndex(static_cast<int64_t>(w.layers.size())), live(b.x));

@@ -40,9 +40,10 @@ struct Batch {
 
 // Looks into a step: what verify compares with reference outputs. Called between ops; host memory.
 struct Probe {
-  std::function<void(LayerIndex, ConstTensorView streams)> hidden;                     // [tokens, streams, hidden] entering a layer
+  std::function<void(LayerIndex, TensorView streams)> hidden;                          // f32 [tokens, streams, hidden] entering a layer; may be overwritten
   std::function<void(LayerIndex, int64_t first_row, ConstTensorView score)> scored;    // [rows, max pools] of rows first_row ..
   std::function<void(LayerIndex, TensorView tokens, TensorView count)> selected;       // of an attention layer; may be overwritten
+  std::function<void(LayerIndex, ConstTensorView logits, TensorView ids, TensorView weights)> routed;  // of a layer with experts; the same
 };
 
 struct Options {

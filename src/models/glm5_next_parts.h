@@ -121,28 +121,30 @@ struct Kernels {
   Op<SwiGlu> dense_act, shared_act;
 };
 
-// A step's activations, for the largest step; a step of T tokens uses the first T rows. A: the profile's activation type.
+// A step's activations, for the largest step; a step of T tokens uses the first T rows. A: what products read, f32 in profile
+// exact and bf16 in fast; what products leave is f32.
 struct Buffers {
   TensorView ids;                            // [T] i32
   TensorView first_row, sequence, position, slot, page_table, state, folded, decode;  // ops/rows.h
-  TensorView x;                              // [T, S, D] A: residual streams
-  TensorView h, y;                           // [T, D] A: into and out of a sublayer
+  TensorView x;                              // [T, S, D] f32: residual streams
+  TensorView h, y;                           // [T, D] A into a sublayer, f32 out of it
   TensorView post, comb;                     // [T, S], [T, S, S] f32
   // KDA
-  TensorView qkv, conv;                      // [T, 3P] A
-  TensorView f_a, f, b;                      // [T, head dim], [T, P], [T, Hk] A
+  TensorView qkv, conv;                      // [T, 3P] f32
+  TensorView f_a, f, b;                      // [T, head dim] A, [T, P], [T, Hk] f32
   TensorView q, k, v, g, beta, o;            // [T, Hk, head dim] f32, beta [T, Hk] f32
-  TensorView z, gated;                       // [T, P] A
+  TensorView z, gated;                       // [T, P] f32, A
   // MLA
-  TensorView qr, mla_q, absorbed, latent;    // [T, Q], [T, H * N], [T, H, C], [T, C] A
+  TensorView qr_wide, latent_wide, qr, latent;   // [T, Q], [T, C] f32 before their norms, A after
+  TensorView mla_q, absorbed;                // [T, H, N] A, [T, H, C] f32
   TensorView attended, values;               // [T, H, C], [T, H, V] A
-  TensorView index_q, index_w;               // [T, Hi, Di] A, [T, Hi] f32
+  TensorView index_q, index_w;               // [T, Hi, Di], [T, Hi] f32
   TensorView index_q8, index_w8;             // fp8 keys: [T, Hi, Di] e4m3, [T, Hi] f32
   TensorView index_k, index_gate;            // [T, Di] f32
   TensorView score, pools;                   // [score rows, max pools] f32, [T, select] i32
   TensorView selected, count;                // [T, width], [T] i32; live from one attention layer to the next (shared indexers)
   // feed-forward
-  TensorView gate, up, act;                  // [T, I] A
+  TensorView gate, up, act;                  // [T, I] f32, f32, A
   TensorView router_logits, ids_topk, weights_topk;  // [T, E] f32, [T, k] i32, [T, k] f32
   TensorView shared;                         // [T, D] f32
   // head
