@@ -242,7 +242,9 @@ void write_safetensors(const std::string& path, const std::vector<std::pair<std:
   // Wide types first, as the format's own library orders them: then every tensor is aligned without holes.
   std::vector<const std::pair<std::string, ConstTensorView>*> order;
   for (const auto& t : tensors) order.push_back(&t);
-  std::stable_sort(order.begin(), order.end(), [](auto* a, auto* b) { return bits_of(a->second.dtype) > bits_of(b->second.dtype); });
+  std::sort(order.begin(), order.end(), [](auto* a, auto* b) {
+    return std::pair(-bits_of(a->second.dtype), a) < std::pair(-bits_of(b->second.dtype), b);  // else in the order given
+  });
 
   json::object header;
   int64_t offset = 0;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <filesystem>
@@ -116,7 +117,7 @@ void TinyCheckpoint::write(const std::string& dir) const {
     std::vector<const TinyTensor*> mine;
     for (size_t i = 0; i < tensors.size(); ++i)
       if (static_cast<int>(i) % shards == s) mine.push_back(&tensors[i]);
-    std::stable_sort(mine.begin(), mine.end(), [](auto* a, auto* b) { return size_of(a->dtype) > size_of(b->dtype); });
+    std::sort(mine.begin(), mine.end(), [](auto* a, auto* b) { return std::pair(-size_of(a->dtype), a) < std::pair(-size_of(b->dtype), b); });
     const std::string file = shards == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards);
     json::object header{{"__metadata__", {{"format", "pt"}}}};
     std::string data;
