@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# What is too long for every change. Writes its result to docs/nightly.md, which is committed with the run that made it.
+set -uo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.."
+winnow=build/release/winnow
+report=docs/nightly.md
+failed=0
+
+section() {  # title, command...: output under a heading, with the verdict
+  local title=$1 start=$SECONDS out status
+  shift
+  echo "=== $title"
+  out=$("$@" 2>&1)
+  status=$?
+  echo "$out"
+  [ $status = 0 ] || failed=$((failed + 1))
+  {
+    echo
+    echo "## $title: $([ $status = 0 ] && echo passed || echo FAILED) in $((SECONDS - start)) s"
+    echo
+    echo '```'
+    echo "$out" | tail -40
+    echo '```'
+  } >>"$report"
+}
+
+{
+  echo "# The last nightly run"
+  echo
+  echo "$(date -u +%F), commit $(git rev-parse --short HEAD), $(sed -n 's/^model name\t*: //p' /proc/cpuinfo | head -1), $(nproc) cores. Made by \`./dev nightly\`."
+} >"$report"
+
+section "Reference sets" tests/golden/run.sh $winnow
+section "Skills, exact, 100 prompts each" python3 tests/skills/grade.py $winnow --profile exact --n 100
+section "Skills, fast, 100 prompts each" python3 tests/skills/grade.py $winnow --profile fast --n 100
+section "Skills, fast with fp8 index keys, 100 prompts each" python3 tests/skills/grade.py $winnow --profile fast --index-keys fp8 --n 100
+section "Fuzzing, ${FUZZ_SECONDS:-600} s a target" tests/fuzz/run.sh "${FUZZ_SECONDS:-600}"
+echo "nightly: $failed sections failed; see $report"
+[ $failed = 0 ]
