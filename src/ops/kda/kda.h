@@ -45,8 +45,8 @@ List<KdaGate> kernels(KdaGate, Cpu);
 //
 // Row form. S holds the first `folded` tokens (rows.folded); later tokens are ring rows (k, u, G), G = sum of g since
 // `folded`. For token t, t0 = folded, all factors e^(G_t - G_s) <= 1:
-//   u_t = beta_t * (v_t - S^T (e^G_t * k_t) - sum over t0 <= s < t of (k_s . (e^(G_t - G_s) * k_t)) u_s)
-//   o_t = S^T (e^G_t * q_t) + sum over t0 <= s <= t of (k_s . (e^(G_t - G_s) * q_t)) u_s
+//   u_t = beta_t * (v_t - S^T (e^G_t * k_t) - sum over t0 <= s < t of ((e^(G_t - G_s) * k_s) . k_t) u_s)
+//   o_t = S^T (e^G_t * q_t) + sum over t0 <= s <= t of ((e^(G_t - G_s) * k_s) . q_t) u_s
 // Before a token whose group is full (t - folded = kKdaGroup) the group is folded:
 //   S <- e^G_e * S + sum over s of (e^(G_e - G_s) * k_s) u_s^T,     folded <- folded + kKdaGroup
 // The fold is lazy: a group that becomes full in this step waits for the next token (rows.h, folded_after).

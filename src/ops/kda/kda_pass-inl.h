@@ -112,7 +112,7 @@ inline void run_pass(const Pass& p, const KdaScratch& x, int64_t key_dim, int64_
     std::fill_n(x.seen, p.apply_rows * x.value_pad, 0.0f);
     return;
   }
-  constexpr int64_t kPart = 16;  // rows of S, 8 KB at 128 columns: stays in the first-level cache with the vectors
+  constexpr int64_t kPart = 32;  // rows of S, 16 KB at 128 columns: fits the first-level cache with the vectors
   for (int64_t begin = 0; begin < key_dim; begin += kPart) {
     const int64_t end = std::min(begin + kPart, key_dim);
     if (p.fold_rows) fold_part(p, x, value_dim, begin, end);
