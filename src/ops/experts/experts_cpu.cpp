@@ -6,7 +6,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/experts/experts_cpu.cpp"
 #include "hwy/foreach_target.h"
-#include "ops/linear/product-inl.h"
+#include "ops/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace winnow::ops {
@@ -24,12 +24,11 @@ HWY_INLINE void swiglu_row(const float* gate, const float* up, int64_t n, float 
 }
 
 // inner[pair, begin .. end) of one expert.
-void gate_and_up(const Experts::Spec& s, const Experts::Args& a, const ExpertPlan& p, int64_t e, int64_t begin, int64_t end, std::byte* scratch) {
-  const int64_t k = std::max(s.hidden, s.inter), rows = p.rows(e), first = p.first[e];
-  const ProductScratch c = product_scratch(scratch, k);
-  float* gate = reinterpret_cast<float*>(scratch + product_scratch_bytes(k));
-  // Few rows keep all outputs in hand, so that each is copied to f32 once.
-  const int64_t some_rows = rows <= kDirectRows ? rows : kBlockRows, some_outs = rows <= kDirectRows ? round_up(end - begin, kOutUnit) : kPanelOuts;
+void gate_and_up(const Product& product, const Experts::Spec& s, const Experts::Args& a, const ExpertPlan& p, int64_t e, int64_t begin, int64_t end, std::byte* scratch) {
+  const int64_t rows = p.rows(e), first = p.first[e];
+  float* gate = reinterpret_cast<float*>(scratch + product_bytes(product, s));
+  const bool few = rows <= kDirectRows;
+  const int64_t some_rows = few ? rows : kRowsInHand, some_outs = few ? round_up(end - begin, kOutUnit) : kOutsInHand;
   float* up = gate + some_rows * some_outs;
   RowsIn x = rows_of(a.x);
   x.index = p.token + first;
@@ -38,7 +37,7 @@ void gate_and_up(const Experts::Spec& s, const Experts::Args& a, const ExpertPla
     for (int64_t t = 0; t < rows; t += some_rows) {
       const int64_t n = std::min(some_rows, rows - t);
       for (auto [matrix, to] : {std::pair{&a.experts[e].gate, gate}, {&a.experts[e].up, up}})
-        product(c, x, t, t + n, *matrix, i, i + outs, {reinterpret_cast<std::byte*>(to), DType::f32, 4 * some_outs, t, i});
+        product.run(scratch, x, t, t + n, *matrix, i, i + outs, {reinterpret_cast<std::byte*>(to), DType::f32, 4 * some_outs, t, i});
       for (int64_t r = 0; r < n; ++r) {
         const int64_t at = (first + t + r) * s.inter + i;
         if (s.x == DType::f32) swiglu_row(gate + r * some_outs, up + r * some_outs, outs, s.limit, reinterpret_cast<float*>(p.inner) + at);
@@ -63,20 +62,19 @@ void combine(const Experts::Spec& s, const Experts::Args& a, const ExpertPlan& p
 
 }  // namespace
 
-void experts(Queue& q, Scratch c, const Experts::Spec& s, const Experts::Args& a) {
-  const int64_t tokens = a.x.shape[0], workers = q.workers().count(), bytes_each = worker_bytes(s);
+void experts(const Product& product, Queue& q, Scratch c, const Experts::Spec& s, const Experts::Args& a) {
+  const int64_t tokens = a.x.shape[0], workers = q.workers().count(), bytes_each = worker_bytes(product, s);
   if (tokens == 0) return;
   const ExpertPlan p = make_plan(s, a, c);
   q.workers().run(workers, 1, [&](int64_t w, int64_t, int worker) {
     for_share(p, s.experts, s.inter, kOutUnit, workers, w, [&](int64_t e, int64_t begin, int64_t end) {
-      gate_and_up(s, a, p, e, begin, end, p.workers + worker * bytes_each);
+      gate_and_up(product, s, a, p, e, begin, end, p.workers + worker * bytes_each);
     });
   });
   q.workers().run(workers, 1, [&](int64_t w, int64_t, int worker) {
     const int64_t row_bytes = bytes_of(s.x, s.inter);
-    const ProductScratch mine = product_scratch(p.workers + worker * bytes_each, std::max(s.hidden, s.inter));
     for_share(p, s.experts, s.hidden, kOutUnit, workers, w, [&](int64_t e, int64_t begin, int64_t end) {
-      product(mine, {p.inner + p.first[e] * row_bytes, s.x, row_bytes}, 0, p.rows(e), a.experts[e].down, begin, end,
+      product.run(p.workers + worker * bytes_each, {p.inner + p.first[e] * row_bytes, s.x, row_bytes}, 0, p.rows(e), a.experts[e].down, begin, end,
               {reinterpret_cast<std::byte*>(p.out + p.first[e] * s.hidden), DType::f32, 4 * s.hidden});
     });
   });
@@ -103,14 +101,32 @@ const char* why_not(const Experts::Spec& s) {
   if (!is_f32_or_bf16(s.w) && s.w != DType::e4m3) return "weights only in f32, bf16 and e4m3";
   return is_f32_or_bf16(s.x) && is_f32_or_bf16(s.y) ? nullptr : "rows only in f32 and bf16";
 }
-int64_t scratch_bytes(const Experts::Spec& s, const Limits& l) { return plan_bytes(s, l.max_rows * s.top_k) + l.workers * worker_bytes(s); }
+const char* why_not_bf16(const Experts::Spec& s) {
+  if (s.x != DType::bf16) return "rows only in bf16";
+  return s.w != DType::f32 ? why_not(s) : "weights only in bf16 and e4m3";
+}
+
+template <const Product& product>
+int64_t scratch_bytes(const Experts::Spec& s, const Limits& l) {
+  return plan_bytes(s, l.max_rows * s.top_k) + l.workers * worker_bytes(product, s);
+}
+using Driver = void (*)(const Product&, Queue&, Scratch, const Experts::Spec&, const Experts::Args&);
+template <const Product& product, Driver driver>
+void run(Queue& q, Scratch c, const Experts::Spec& s, const Experts::Args& a) { driver(product, q, c, s, a); }
+
+template <const Product& p, Isa isa, auto why>
+constexpr Kernel<Experts> kernel(std::string_view name) {
+  constexpr Driver driver = isa == Isa::avx2 ? N_AVX2::experts : N_AVX3::experts;
+  return {.name = name, .why_not = needs<isa, Experts, why>, .scratch_bytes = scratch_bytes<p>, .run = run<p, driver>};
+}
 
 }  // namespace
 
 List<Experts> kernels(Experts, Cpu) {
-  static constexpr Kernel<Experts> list[] = {
-      {.name = "experts.cpu_avx512", .why_not = needs<Isa::avx512, Experts, why_not>, .scratch_bytes = scratch_bytes, .run = N_AVX3::experts},
-      {.name = "experts.cpu_avx2", .why_not = needs<Isa::avx2, Experts, why_not>, .scratch_bytes = scratch_bytes, .run = N_AVX2::experts}};
+  static constexpr Kernel<Experts> list[] = {kernel<tiles_bf16, Isa::amx, why_not_bf16>("experts.cpu_amx"),
+                                             kernel<dot_bf16, Isa::avx512_bf16, why_not_bf16>("experts.cpu_avx512_bf16"),
+                                             kernel<lanes_avx512, Isa::avx512, why_not>("experts.cpu_avx512"),
+                                             kernel<lanes_avx2, Isa::avx2, why_not>("experts.cpu_avx2")};
   return list;
 }
 

@@ -30,8 +30,11 @@ inline int64_t plan_bytes(const Experts::Spec& s, int64_t pairs) {
 }
 
 // One worker's part of the scratch: that of its products, then the gate and up results of the rows and outputs in hand.
-inline int64_t worker_bytes(const Experts::Spec& s) {
-  return product_scratch_bytes(std::max(s.hidden, s.inter)) + 2 * 4 * std::max(kDirectRows * round_up(s.inter, kOutUnit), kBlockRows * kPanelOuts);
+// Few rows keep all outputs in hand, so that a product sees them in one call; more rows some of each.
+inline constexpr int64_t kRowsInHand = 72, kOutsInHand = 64;
+inline int64_t product_bytes(const Product& product, const Experts::Spec& s) { return product.scratch_bytes(std::max(s.hidden, s.inter)); }
+inline int64_t worker_bytes(const Product& product, const Experts::Spec& s) {
+  return product_bytes(product, s) + 2 * 4 * std::max(kDirectRows * round_up(s.inter, kOutUnit), kRowsInHand * kOutsInHand);
 }
 
 inline ExpertPlan make_plan(const Experts::Spec& s, const Experts::Args& a, Scratch c) {

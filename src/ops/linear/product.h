@@ -1,9 +1,11 @@
-// What the products of linear, head_linear and experts share outside the instruction sets: how rows come and go, the
-// sizes of the blocks, the scratch of one worker, and the split over workers.
+// The products behind linear, head_linear and experts: y[t, i] = sum over j of x[t, j] * w[i, j] for one worker's rows
+// and outputs, in one of the arithmetics that the CPU has, and the split of the work over workers.
 //
-// None of the sizes changes a result: they say in which order whole sums are computed, never how one is added up.
+// A Product is one arithmetic: one order of the sum, whatever the number of rows. `lanes` is that of the contract and has
+// the same bits with AVX2 and AVX-512; `dot` (AVX-512-BF16) and `tiles` (AMX) take only bf16 rows.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #include "ops/op.h"
@@ -30,27 +32,15 @@ struct RowsOut {
 inline RowsIn rows_of(In v) { return {v.data, v.dtype, bytes_of(v.dtype, v.stride[0])}; }
 inline RowsOut rows_of(Out v) { return {v.data, v.dtype, bytes_of(v.dtype, v.stride[0])}; }
 
-// Up to kDirectRows rows read the weights straight from memory. More rows, kBlockRows at a time, go through panels: the
-// rows' f32 copies of kPanelColumns columns and the accumulators (16 lanes a result) of kPanelOuts outputs share a
-// second-level cache; the weights of kGroupOuts outputs, widened to f32 once for all rows of the block, stay in the first.
-inline constexpr int64_t kDirectRows = 4;
-inline constexpr int64_t kBlockRows = 72, kPanelOuts = 64, kPanelColumns = 512, kGroupOuts = 8;
-inline constexpr int64_t kOutUnit = 16;  // outputs are split between workers, and folded, in units of this many
+inline constexpr int64_t kOutUnit = 16;   // outputs are split between workers in units of this many
+inline constexpr int64_t kDirectRows = 4;  // so few rows are split over workers by outputs only
 
-// One worker's part of the scratch.
-struct ProductScratch {
-  float* rows;          // [kBlockRows, k] f32 copies of rows
-  float* weights;       // [kGroupOuts, kPanelColumns]
-  float* accumulators;  // [kBlockRows, kPanelOuts, 16]
+struct Product {
+  int64_t (*scratch_bytes)(int64_t k);  // of one worker, a multiple of 64
+  // Rows [t0, t1), outputs [begin, end); begin is a multiple of kOutUnit.
+  void (*run)(std::byte* scratch, const RowsIn& x, int64_t t0, int64_t t1, const Matrix& w, int64_t begin, int64_t end, const RowsOut& y);
 };
-inline int64_t product_scratch_bytes(int64_t k) {
-  return 4 * (kBlockRows * round_up(k, 16) + kGroupOuts * kPanelColumns + kBlockRows * kPanelOuts * 16);
-}
-inline ProductScratch product_scratch(std::byte* base, int64_t k) {
-  float* rows = reinterpret_cast<float*>(base);
-  float* weights = rows + kBlockRows * round_up(k, 16);
-  return {rows, weights, weights + kGroupOuts * kPanelColumns};
-}
+extern const Product lanes_avx512, lanes_avx2, dot_bf16, tiles_bf16;
 
 // A grid of at most `workers` tiles over rows and outputs.
 struct Grid {

@@ -1,21 +1,39 @@
-// y[t, i] = sum over j of x[t, j] * w[i, j] for one worker's rows and outputs, as ops/linear/linear.h defines the order
-// of the sum: lane j % 16 in ascending j, then a fold of the lanes in halves.
+// The product in the lanes of the contract (ops/linear/linear.h): lane j % 16 in ascending j, then a fold of the lanes in halves.
 //
 // Everything here keeps that order and differs only in what is kept close. Few rows: `direct`, a tile of accumulators
 // runs along whole weight rows. Many rows: `panels`, with the accumulators parked in memory between blocks of columns.
-#if defined(WINNOW_OPS_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef WINNOW_OPS_PRODUCT_INL_H_
-#undef WINNOW_OPS_PRODUCT_INL_H_
-#else
-#define WINNOW_OPS_PRODUCT_INL_H_
-#endif
-
-#include "ops/lanes-inl.h"
 #include "ops/linear/product.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/linear/product_cpu.cpp"
+#include "hwy/foreach_target.h"
+#include "ops/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace winnow::ops {
 namespace HWY_NAMESPACE {
+namespace {
+
+// None of these sizes changes a result: they say in which order whole sums are computed, never how one is added up.
+// Up to kDirectRows rows read the weights straight from memory. More rows, kBlockRows at a time, go through panels: the
+// rows' f32 copies of kPanelColumns columns and the accumulators (16 lanes a result) of kPanelOuts outputs share a
+// second-level cache; the weights of kGroupOuts outputs, widened to f32 once for all rows of the block, stay in the first.
+constexpr int64_t kBlockRows = 72, kPanelOuts = 64, kPanelColumns = 512, kGroupOuts = 8;
+
+// One worker's part of the scratch.
+struct ProductScratch {
+  float* rows;          // [kBlockRows, k] f32 copies of rows
+  float* weights;       // [kGroupOuts, kPanelColumns]
+  float* accumulators;  // [kBlockRows, kPanelOuts, 16]
+};
+int64_t product_scratch_bytes(int64_t k) {
+  return 4 * (kBlockRows * round_up(k, 16) + kGroupOuts * kPanelColumns + kBlockRows * kPanelOuts * 16);
+}
+ProductScratch product_scratch(std::byte* base, int64_t k) {
+  float* rows = reinterpret_cast<float*>(base);
+  float* weights = rows + kBlockRows * round_up(k, 16);
+  return {rows, weights, weights + kGroupOuts * kPanelColumns};
+}
 
 // Outputs of a tile of accumulators in registers. With AVX2 a tile holds one half of the lanes and runs twice.
 constexpr int kTileOuts = kParts == 1 ? 4 : 2;
@@ -331,17 +349,29 @@ void product(const ProductScratch& c, const RowsIn& x, int64_t t0, int64_t t1, c
     default: return panels(c, x, t0, t1, w, begin, end, y);
   }
 }
-inline void product(const ProductScratch& c, const RowsIn& x, int64_t t0, int64_t t1, const Matrix& w, int64_t begin, int64_t end, const RowsOut& y) {
+
+}  // namespace
+
+void run_product(std::byte* scratch, const RowsIn& x, int64_t t0, int64_t t1, const Matrix& w, int64_t begin, int64_t end, const RowsOut& y) {
   const int64_t k = w.data.shape[1];
+  const ProductScratch c = product_scratch(scratch, k);
   switch (w.data.dtype) {
     case DType::f32: return product(c, x, t0, t1, Weights<float>{w.data.as<float>(), k, nullptr, 0}, begin, end, y);
     case DType::bf16: return product(c, x, t0, t1, Weights<Bf16>{w.data.as<Bf16>(), k, nullptr, 0}, begin, end, y);
     default: return product(c, x, t0, t1, Weights<E4m3>{w.data.as<E4m3>(), k, w.scale.as<float>(), w.scale.stride[0]}, begin, end, y);
   }
 }
+int64_t scratch_of_product(int64_t k) { return product_scratch_bytes(k); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace winnow::ops
 HWY_AFTER_NAMESPACE();
 
-#endif  // include guard
+#if HWY_ONCE
+namespace winnow::ops {
+
+const Product lanes_avx512{.scratch_bytes = N_AVX3::scratch_of_product, .run = N_AVX3::run_product};
+const Product lanes_avx2{.scratch_bytes = N_AVX2::scratch_of_product, .run = N_AVX2::run_product};
+
+}  // namespace winnow::ops
+#endif
