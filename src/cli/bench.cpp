@@ -91,7 +91,7 @@ void print(const Section& s, const device::Peaks& peaks) {
   for (const auto& [label, e] : list) {
     const double gb = e.bytes / e.seconds * 1e-9, gf = e.flops / e.seconds * 1e-9;
     fmt::print("  {:<52} {:>6} {:>10.3f} {:>7} {:>9} {:>7} {:>9} {:>7}\n", label, e.calls / s.traced_steps, e.seconds * 1e3 / static_cast<double>(s.traced_steps), percent(e.seconds, total),
-               e.bytes > 0 ? fmt::format("{:.1f}", gb) : "-", percent(gb, peaks.read_gb_s), e.flops > 0 ? fmt::format("{:.0f}", gf) : "-", percent(gf, std::max(peaks.f32_gflops, peaks.bf16_gflops)));
+               e.bytes > 0 ? fmt::format("{:.1f}", gb) : "-", percent(gb, peaks.read_gb_s), e.flops > 0 ? fmt::format("{:.0f}", gf) : "-", percent(gf, peaks.best_gflops()));
   }
 }
 
@@ -102,7 +102,7 @@ void write(JsonWriter& w, const Section& s, const device::Peaks& peaks) {
   for (const auto& [label, e] : s.trace.entries()) {
     w.begin_object().field("op", label).field("calls", e.calls / s.traced_steps).field("ms_a_step", e.seconds * 1e3 / static_cast<double>(s.traced_steps));
     if (e.bytes > 0) w.field("gb_s", e.bytes / e.seconds * 1e-9).field("share_of_read", e.bytes / e.seconds * 1e-9 / peaks.read_gb_s);
-    if (e.flops > 0) w.field("gflop_s", e.flops / e.seconds * 1e-9).field("share_of_peak", e.flops / e.seconds * 1e-9 / std::max(peaks.f32_gflops, peaks.bf16_gflops));
+    if (e.flops > 0) w.field("gflop_s", e.flops / e.seconds * 1e-9).field("share_of_peak", e.flops / e.seconds * 1e-9 / peaks.best_gflops());
     w.end_object();
   }
   w.end_array().end_object();

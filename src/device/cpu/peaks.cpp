@@ -90,6 +90,28 @@ __attribute__((target("avx512f,avx512bf16"))) double dot_bf16() {
   return 2.0 * 32 * kChains * kRounds;
 }
 
+// Two by two tiles of 16 x 16 sums, as a blocked product uses them.
+__attribute__((target("amx-tile,amx-bf16"))) double tiles_bf16() {
+  struct alignas(64) Config {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } const config;
+  alignas(64) static const std::byte zeros[1024] = {};
+  _tile_loadconfig(&config);
+  _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+  _tile_loadd(4, zeros, 64); _tile_loadd(5, zeros, 64); _tile_loadd(6, zeros, 64); _tile_loadd(7, zeros, 64);
+  constexpr int64_t kTileRounds = kRounds / 8;
+  for (int64_t i = 0; i < kTileRounds; ++i) {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_release();
+  return 2.0 * 16 * 16 * 32 * 4 * kTileRounds;
+}
+
 }  // namespace
 
 Peaks measure_peaks(Device& device) {
@@ -127,6 +149,7 @@ Peaks measure_peaks(Device& device) {
   };
   peaks.f32_gflops = peak(isa >= Isa::avx512 ? fma_avx512 : fma_avx2);
   if (isa >= Isa::avx512_bf16) peaks.bf16_gflops = peak(dot_bf16);
+  if (isa >= Isa::amx) peaks.bf16_gflops = std::max(peaks.bf16_gflops, peak(tiles_bf16));
   return peaks;
 }
 
