@@ -1,4 +1,5 @@
-// The one translation unit that includes Beast.
+// The one translation unit that includes Beast. What a coroutine awaits gets named objects by reference: g++ 12 destroys
+// temporaries of some co_await expressions twice.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
@@ -27,6 +28,8 @@ using beast::error_code;
 constexpr auto kResult = asio::as_tuple(asio::use_awaitable);  // errors as values
 constexpr int kTextThreads = 2;
 constexpr std::chrono::hours kForever{24 * 365};
+
+constexpr std::string_view kHealth = "/health", kModels = "/v1/models", kChat = "/v1/chat/completions", kCompletions = "/v1/completions";
 
 using HttpRequest = http::request<http::string_body>;
 using HttpResponse = http::response<http::string_body>;
@@ -98,6 +101,7 @@ struct Server::State {
   asio::steady_timer grace;
   std::list<Connection> connections;
   bool stopping = false;
+  bool finished() const { return stopping && connections.empty(); }
 
   void listen();
   asio::awaitable<void> accept();
@@ -107,9 +111,10 @@ struct Server::State {
   asio::awaitable<bool> route(Connection& c, const HttpRequest& request);
   asio::awaitable<bool> generate(Connection& c, const HttpRequest& request, Kind kind);
   asio::awaitable<bool> tell(Connection& c, const HttpRequest& request, Generation& generation);
-  asio::awaitable<bool> send(Connection& c, HttpResponse response);
-  asio::awaitable<bool> send_text(Connection& c, std::string text, bool chunked);
-  asio::awaitable<bool> refuse(Connection& c, const HttpRequest& request, Refusal refusal, bool keep_alive);
+  HttpResponse refused(const HttpRequest& request, const Refusal& refusal, bool keep_alive) const;
+  std::optional<HttpResponse> at_once(const HttpRequest& request, const std::string& path) const;
+  asio::awaitable<bool> send(Connection& c, HttpResponse& response);
+  asio::awaitable<bool> send_text(Connection& c, const std::string& text, bool chunked);
   asio::awaitable<bool> healthy();
   asio::awaitable<void> watch_signals();
   void stop();
@@ -120,7 +125,8 @@ struct Server::State {
   template <class F>
   asio::awaitable<void> aside(F& work) {
     auto run = [&work]() -> asio::awaitable<void> { work(); co_return; };
-    co_await asio::co_spawn(text.get_executor(), run, asio::use_awaitable);
+    const auto executor = text.get_executor();
+    co_await asio::co_spawn(executor, run, asio::use_awaitable);
   }
 };
 
@@ -164,7 +170,8 @@ asio::awaitable<void> Server::State::serve(std::list<Connection>::iterator c) {
   try {
     if (static_cast<int>(connections.size()) > options.limits.connections) {
       const HttpRequest none;
-      co_await refuse(*c, none, {.status = 503, .message = "too many connections; try again later", .param = {}, .code = {}}, false);
+      HttpResponse response = refused(none, {503, "too many connections; try again later", {}, {}}, false);
+      co_await send(*c, response);
     } else {
       bool more = true;
       while (more && !stopping) {
@@ -224,45 +231,55 @@ asio::awaitable<bool> Server::State::read(Connection& c, HttpRequest* request) {
   else if (bad.category() == http::make_error_code(http::error::bad_method).category() && bad != http::error::end_of_stream && bad != http::error::partial_message)
     why = {400, "not HTTP: " + bad.message(), {}, {}};
   if (!why.message.empty()) {
-    co_await refuse(c, so_far, why, false);
+    HttpResponse response = refused(so_far, why, false);
+    co_await send(c, response);
     c.unread = true;
   }
   co_return false;
 }
 
-asio::awaitable<bool> Server::State::route(Connection& c, const HttpRequest& request) {
+// What needs no waiting: unknown places, wrong methods, the models.
+std::optional<HttpResponse> Server::State::at_once(const HttpRequest& request, const std::string& path) const {
   struct Route { std::string_view path; http::verb method; };
-  static constexpr Route kRoutes[] = {{"/health", http::verb::get}, {"/v1/models", http::verb::get},
-                                      {"/v1/chat/completions", http::verb::post}, {"/v1/completions", http::verb::post}};
-  const bool keep = request.keep_alive() && !stopping;
-  const auto target = boost::urls::parse_origin_form(boost::core::string_view(request.target().data(), request.target().size()));
-  if (!target) co_return co_await refuse(c, request, {400, "the request target is no path", {}, {}}, false);
-  const std::string path = target->path();
-
   const std::string one_model = "/v1/models/" + services.facts.name;
-  const Route model_route{one_model, http::verb::get};
-  const Route* found = path == one_model ? &model_route : nullptr;
-  for (const Route& r : kRoutes)
+  const Route routes[] = {{kHealth, http::verb::get}, {kModels, http::verb::get}, {one_model, http::verb::get}, {kChat, http::verb::post}, {kCompletions, http::verb::post}};
+  const bool keep = request.keep_alive() && !stopping;
+  const Route* found = nullptr;
+  for (const Route& r : routes)
     if (r.path == path) found = &r;
   if (!found && path.starts_with("/v1/models/"))
-    co_return co_await refuse(c, request, {404, fmt::format("model: there is no such model here; this server has '{}'", services.facts.name), "model", "model_not_found"}, keep);
-  if (!found) co_return co_await refuse(c, request, {404, "there is nothing at " + path.substr(0, 200), {}, "not_found"}, keep);
+    return refused(request, {404, fmt::format("model: there is no such model here; this server has '{}'", services.facts.name), "model", "model_not_found"}, keep);
+  if (!found) return refused(request, {404, "there is nothing at " + path.substr(0, 200), {}, "not_found"}, keep);
   if (request.method() != found->method) {
-    HttpResponse r = respond(request, 405, error_json({405, fmt::format("{} takes {} only", path, std::string_view(http::to_string(found->method))), {}, "method_not_allowed"}), keep);
-    r.set(http::field::allow, http::to_string(found->method));
-    co_return co_await send(c, std::move(r));
+    const std::string method(http::to_string(found->method));
+    HttpResponse r = refused(request, {405, fmt::format("{} takes {} only", path, method), {}, "method_not_allowed"}, keep);
+    r.set(http::field::allow, method);
+    return r;
   }
-  if (path == "/v1/chat/completions") co_return co_await generate(c, request, Kind::chat);
-  if (path == "/v1/completions") co_return co_await generate(c, request, Kind::completion);
-  if (path == "/v1/models") co_return co_await send(c, respond(request, 200, models_json(services.facts), keep));
-  if (path == "/health") {
+  if (path == kModels) return respond(request, 200, models_json(services.facts), keep);
+  if (path == one_model) return respond(request, 200, model_json(services.facts), keep);
+  return std::nullopt;
+}
+
+asio::awaitable<bool> Server::State::route(Connection& c, const HttpRequest& request) {
+  const auto target = boost::urls::parse_origin_form(boost::core::string_view(request.target().data(), request.target().size()));
+  std::optional<HttpResponse> response;
+  std::string path;
+  if (target) {
+    path = target->path();
+    response = at_once(request, path);
+  } else {
+    response = refused(request, {400, "the request target is no path", {}, {}}, false);
+  }
+  if (!response && path == kHealth) {
     const bool well = co_await healthy();
-    const char* status = well ? "ok" : "the engine finished no step within the deadline";
     JsonWriter w;
-    w.begin_object().field("status", status).end_object();
-    co_return co_await send(c, respond(request, well ? 200 : 503, w.take(), keep));
+    w.begin_object().field("status", well ? "ok" : "the engine finished no step within the deadline").end_object();
+    response = respond(request, well ? 200 : 503, w.take(), request.keep_alive() && !stopping);
   }
-  co_return co_await send(c, respond(request, 200, model_json(services.facts), keep));
+  if (response) co_return co_await send(c, *response);
+  const Kind kind = path == kChat ? Kind::chat : Kind::completion;
+  co_return co_await generate(c, request, kind);
 }
 
 asio::awaitable<bool> Server::State::healthy() {
@@ -272,19 +289,19 @@ asio::awaitable<bool> Server::State::healthy() {
   co_return well;
 }
 
-asio::awaitable<bool> Server::State::refuse(Connection& c, const HttpRequest& request, Refusal refusal, bool keep_alive) {
+HttpResponse Server::State::refused(const HttpRequest& request, const Refusal& refusal, bool keep_alive) const {
   spdlog::debug("{} {}: {} {}", std::string_view(request.method_string()), std::string_view(request.target().substr(0, 200)), refusal.status, refusal.message);
-  co_return co_await send(c, respond(request, refusal.status, error_json(refusal), keep_alive && !stopping));
+  return respond(request, refusal.status, error_json(refusal), keep_alive && !stopping);
 }
 
-asio::awaitable<bool> Server::State::send(Connection& c, HttpResponse response) {
+asio::awaitable<bool> Server::State::send(Connection& c, HttpResponse& response) {
   c.stream.expires_after(options.limits.write_timeout);
   auto [bad, n] = co_await http::async_write(c.stream, response, kResult);
   c.stream.expires_never();
   co_return !bad && response.keep_alive();
 }
 
-asio::awaitable<bool> Server::State::send_text(Connection& c, std::string text, bool chunked) {
+asio::awaitable<bool> Server::State::send_text(Connection& c, const std::string& text, bool chunked) {
   c.stream.expires_after(options.limits.write_timeout);
   error_code bad;
   if (chunked) {
@@ -316,7 +333,10 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
     else started = Generation::start(std::move(std::get<Request>(parsed)), services);
   };
   co_await aside(start);
-  if (auto* refusal = std::get_if<Refusal>(&started)) co_return co_await refuse(c, request, *refusal, request.keep_alive());
+  if (auto* refusal = std::get_if<Refusal>(&started)) {
+    HttpResponse response = refused(request, *refusal, request.keep_alive());
+    co_return co_await send(c, response);
+  }
 
   Generation& generation = std::get<Generation>(started);
   c.bell->gone = false;
@@ -351,7 +371,8 @@ asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& requ
     if (bad) co_return false;
   }
   while (!generation.done()) {
-    const bool rang = co_await c.bell->wait(r.stream ? options.limits.ping_interval : kForever);
+    const std::chrono::steady_clock::duration longest = r.stream ? std::chrono::steady_clock::duration(options.limits.ping_interval) : kForever;
+    const bool rang = co_await c.bell->wait(longest);
     if (c.bell->gone) co_return false;
     if (c.bell->abort) generation.cancel();
     std::string events;
@@ -361,9 +382,12 @@ asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& requ
         const bool stopped = delta.finish == engine::FinishReason::cancelled;
         const Refusal why{stopped ? 503 : 500, stopped ? "the server is stopping" : delta.error, {}, {}};
         generation.cancel();
-        if (!r.stream) co_return co_await refuse(c, request, why, false);
-        spdlog::error("request failed: {}", why.message);
-        co_await send_text(c, events + sse_event(error_json(why)), chunked);
+        if (!r.stream) {
+          HttpResponse response = refused(request, why, false);
+          co_return co_await send(c, response);
+        }
+        events += sse_event(error_json(why));
+        co_await send_text(c, events, chunked);
         co_return false;
       }
       if (r.stream) events += sse_event(answer.chunk(delta));
@@ -374,17 +398,23 @@ asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& requ
       if (r.include_usage) events += sse_event(answer.usage_chunk(generation.usage()));
       events += kSseDone;
     }
-    if (!events.empty() && !co_await send_text(c, std::move(events), chunked)) co_return false;
+    if (events.empty()) continue;
+    const bool taken = co_await send_text(c, events, chunked);
+    if (!taken) co_return false;
   }
   const bool keep = request.keep_alive() && !stopping;
-  if (!r.stream) co_return co_await send(c, respond(request, 200, answer.whole(generation.usage()), keep));
+  if (!r.stream) {
+    HttpResponse response = respond(request, 200, answer.whole(generation.usage()), keep);
+    co_return co_await send(c, response);
+  }
   if (!chunked) co_return false;
-  auto [bad, n] = co_await asio::async_write(c.stream, http::make_chunk_last(), kResult);
+  const auto end = http::make_chunk_last();
+  auto [bad, n] = co_await asio::async_write(c.stream, end, kResult);
   co_return !bad && keep;
 }
 
 asio::awaitable<void> Server::State::watch_signals() {
-  while (true) {
+  while (!finished()) {
     auto [bad, signal] = co_await signals.async_wait(kResult);
     if (bad) co_return;
     if (stopping) {
@@ -423,7 +453,7 @@ void Server::State::abort_all() {
 }
 
 void Server::State::check_finished() {
-  if (!stopping || !connections.empty()) return;
+  if (!finished()) return;
   grace.cancel();
   signals.cancel();
 }
