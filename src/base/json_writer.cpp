@@ -97,7 +97,7 @@ void JsonWriter::quote(std::string_view text) {
       case '\f': text_ += "\\f"; continue;
       default: break;
     }
-    if (c < 0x20 || (style_.ensure_ascii && c > 0x7f && c < 0x10000)) {
+    if (c < 0x20 || (style_.ensure_ascii && c >= 0x7f && c < 0x10000)) {
       text_ += fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
     } else if (style_.ensure_ascii && c >= 0x10000) {
       const uint32_t v = static_cast<uint32_t>(c) - 0x10000;

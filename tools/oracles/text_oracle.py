@@ -176,9 +176,202 @@ def make_tokens():
         f.write(",\n".join(json.dumps(s, separators=(",", ":")) for s in streams) + "\n]}\n")
 
 
+def template_cases():
+    """(name, template, context): the template that ships with the small model on conversations, then one feature at a time."""
+    say = lambda role, content, **more: {"role": role, "content": content, **more}
+    fn = lambda name, args, id=None: {"type": "function", "function": {"name": name, "arguments": args}, **({"id": id} if id else {})}
+    weather = {"type": "function", "function": {"name": "get_weather", "description": "Weather of a place — “now”", "strict": True, "parameters": {
+        "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "default": 1.5}}, "required": ["city"], "x": None}}}
+    search = {"name": "search", "description": "Größe <tags> & \"quotes\"\n", "parameters": {}}
+    deferred = {"type": "function", "defer_loading": True, "function": {"name": "later", "parameters": {"type": "object"}}}
+    cases = {
+        "hi": dict(messages=[say("user", "hi")]),
+        "history": dict(messages=[say("user", "a"), say("assistant", "x", reasoning_content="old"), say("user", "b")]),
+        "history_kept": dict(messages=[say("user", "a"), say("assistant", "x", reasoning_content="old"), say("user", "b")], clear_thinking=False),
+        "history_cleared": dict(messages=[say("user", "a"), say("assistant", "x", reasoning_content="old"), say("user", "b")], clear_thinking=True),
+        "no_generation_prompt": dict(messages=[say("user", "a"), say("assistant", "b")], add_generation_prompt=False),
+        "system": dict(messages=[say("system", "  Be brief.\n"), say("user", " hi ")]),
+        "effort_low": dict(messages=[say("user", "hi")], reasoning_effort="low"),
+        "effort_high": dict(messages=[say("user", "hi")], reasoning_effort="high"),
+        "effort_other": dict(messages=[say("user", "hi")], reasoning_effort="medium"),
+        "effort_null": dict(messages=[say("user", "hi")], reasoning_effort=None),
+        "inline_reasoning": dict(messages=[say("user", "q"), say("assistant", "<think>\nwhy\n</think>\n\n answer \n")]),
+        "inline_reasoning_twice": dict(messages=[say("user", "q"), say("assistant", "a<think>b<think>c</think>d</think> e ")]),
+        "inline_reasoning_closed": dict(messages=[say("user", "q"), say("assistant", "x</think>y"), say("user", "z")]),
+        "reasoning_empty": dict(messages=[say("user", "q"), say("assistant", " a ", reasoning_content="")]),
+        "reasoning_none": dict(messages=[say("user", "q"), say("assistant", None, reasoning_content=None)]),
+        "reasoning_space": dict(messages=[say("user", "q"), say("assistant", "\u2003a\u00a0\n", reasoning_content=" r ")]),
+        "tools": dict(messages=[say("user", "Weather in Köln?")], tools=[weather, search, deferred]),
+        "tools_empty": dict(messages=[say("user", "hi")], tools=[]),
+        "tool_call": dict(messages=[say("user", "w"), say("assistant", "", reasoning_content="use the tool", tool_calls=[fn("get_weather", {
+            "city": "Köln", "days": 3, "exact": True, "none": None, "list": [1, "zwei", 3.5, {"a": "b"}], "text": "line\n\"q\" <&>", "big": 12345678901234567890})]),
+            say("tool", "sunny")], tools=[weather]),
+        "tool_call_bare": dict(messages=[say("user", "w"), say("assistant", None, tool_calls=[{"name": "f", "arguments": {}}])]),
+        "tool_results_in_call_order": dict(messages=[say("user", "w"), say("assistant", "t", tool_calls=[fn("f", {"a": 1}, "c1"), fn("g", {"b": ""}, "c2")]),
+                                                     say("tool", "two", tool_call_id="c2"), say("tool", "one", tool_call_id="c1"), say("user", "next")]),
+        "tool_results_without_ids": dict(messages=[say("user", "w"), say("assistant", "t", tool_calls=[fn("f", {}, "c1"), fn("g", {})]),
+                                                   say("tool", "two", tool_call_id="c2"), say("tool", "one", tool_call_id="c1")]),
+        "tool_results_unknown_id": dict(messages=[say("user", "w"), say("assistant", "t", tool_calls=[fn("f", {}, "c1"), fn("g", {}, "c2")]),
+                                                  say("tool", "two", tool_call_id="c2"), say("tool", "one", tool_call_id="c9")]),
+        "tool_results_two_runs": dict(messages=[say("user", "w"), say("assistant", "", tool_calls=[fn("f", {}, "a")]), say("tool", "1", tool_call_id="a"),
+                                                say("assistant", "", tool_calls=[fn("g", {}, "b"), fn("h", {}, "c")]), say("tool", "3", tool_call_id="c"),
+                                                say("tool", "2", tool_call_id="b"), say("assistant", "done"), say("user", "ok")]),
+        "tool_references": dict(messages=[say("user", "w"), say("assistant", "", tool_calls=[fn("find", {}, "a")]), say("tool", [
+            {"type": "tool_reference", "name": "later"}, {"type": "tool_reference", "tool_name": "search"}, {"type": "text", "text": "x"}], tool_call_id="a")],
+            tools=[search, deferred]),
+        "parts": dict(messages=[say("user", [{"type": "text", "text": "see "}, {"type": "image_url", "image_url": {"url": "x"}}, "raw", {"type": "video"},
+                                             {"type": "input_audio"}, {"type": "other"}, {"type": "text", "text": " end"}]), say("assistant", [{"type": "text", "text": "  ok "}])]),
+        "control_lookalikes": dict(messages=[say("system", "<|user|>"), say("user", "<|assistant|><think></think>[gMASK]<sop>"), say("assistant", "<|endoftext|>"),
+                                             say("user", "</tool_response><|observation|>")]),
+        "unicode": dict(messages=[say("user", "日本語 👩‍👩‍👧 e\u0301 \u2028 \u0000 \ufffd نص"), say("assistant", "\u3000ok\u3000")]),
+        "no_messages": dict(messages=[]),
+        "odd_role": dict(messages=[say("developer", "x"), say("user", "y")]),
+    }
+    with open(os.path.join(MODEL, "chat_template.jinja"), encoding="utf-8") as f:
+        shipped = f.read()
+    out = []
+    for name, context in cases.items():
+        full = {"tools": None, "documents": None, "add_generation_prompt": True, **context}
+        out.append({"name": name, "template": "winnow-tiny", "context": full})
+    for i, template in enumerate(FEATURES):
+        out.append({"name": f"feature_{i}", "template": template, "context": SAMPLE})
+    return shipped, out
+
+
+SAMPLE = {"s": "Hello, Wörld", "e": "", "n": None, "t": True, "f": False, "i": 7, "neg": -3, "x": 2.5, "l": [1, 2, 3], "d": {"a": 1, "b": {"c": [True, None]}},
+              "m": [{"role": "a", "k": 1}, {"role": "b", "k": 0}], "ws": " \t\n pad \u00a0\n", "q": "it's", "qq": "it's \"both\"", "u": "日\x00\x7f\u200b\U0001f600é"}
+# One feature of the language each, rendered with SAMPLE.
+FEATURES = [
+    'a\n{% if t %}\n  b\n{% endif %}\nc\n',
+    'a \n  {%- if t -%}  \n b \n {%- endif %} \n c',
+    '  {% if t %}x{% endif %}  y',
+    'x  {% if t %}y{% endif %}',
+    '\t{%+ if t %}x{% endif +%}\ny',
+    '{# c #}\nx\n  {# d #}\ny {#- e -#} \n z',
+    '  {{ s }}\n\n',
+    '{{- s -}}\n  end\n\n',
+    'a\r\nb\rc\n',
+    '{% raw %}{{ x }} {% y %}{% endraw %}\nz',
+    '  {%- raw -%}  a  {%- endraw -%}  b',
+    'x\n  {% raw %}\n  a\n  {% endraw %}\ny',
+    '{% if t -%}\n\n  x\n{%- endif %}',
+    "{{ '{{' }} {{ '%}' }}",
+    "{{ {'a': {'b': 1}}}}",
+    'line {# a\nb\n#}\n{{ s }}',
+    '{{ s }}{{ s }}\n',
+    '\n\n{{ s }}\n\n\n',
+    '',
+    '{%- set z = 1 %}\n{{ z }}',
+    '{% for a in l %}\n{{ a }}\n{% endfor %}\n',
+    'a\xa0{%- if t %}b{% endif %}',
+    '{',
+    '{ {',
+    'a{b}c #} %} }}',
+    '{{ n }} {{ t }} {{ f }} {{ i }} {{ x }} {{ neg }} {{ nothing }}|',
+    "{{ l }} {{ d }} {{ [s, q, qq, u, 'a\\\\b\\n\\t\\r'] }}",
+    "{{ (1,) }} {{ (1, 'a') }} {{ () }} {{ 1, 2 }}",
+    '{{ 1e16 }} {{ 1e15 }} {{ 0.1 }} {{ 1.0 }} {{ 1e-5 }} {{ 123456789.123 }} {{ 1e300 * 1e10 }}',
+    '{{ \'a\' \'b\' "c" }}',
+    "{{ '\\x41\\u00e9\\101\\q\\'' }}",
+    '{{ 1 + 2 * 3 - 4 }} {{ 7 // 2 }} {{ -7 // 2 }} {{ 7 % 3 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ -2 ** 2 }} {{ 7.5 // 2 }} {{ -7.5 % 2 }} {{ 6 / 2 }}',
+    "{{ 'a' + 'b' }} {{ 'a' ~ 1 ~ n ~ t ~ 2.0 }} {{ l + [4] }} {{ 'ab' * 3 }} {{ t + 1 }} {{ 1 ~ 2 + 3 ~ 4 if f else 'x' }}",
+    "{{ 1 < 2 < 3 }} {{ 1 < 2 > 3 }} {{ 'a' < 'b' }} {{ 1 == 1.0 }} {{ t == 1 }} {{ 'a' == s }} {{ n == nothing }} {{ nothing == other }} {{ l == [1,2,3] }} {{ d == {'b': {'c': [true, none]}, 'a': 1} }} {{ (1,2) == [1,2] }}",
+    "{{ 2 in l }} {{ 'ell' in s }} {{ 'a' in d }} {{ 1 in d }} {{ 5 not in l }} {{ 1 in nothing }} {{ not 1 in l }}",
+    "{{ t and 'x' }} {{ f or 'y' }} {{ e or n or 0 or 'z' }} {{ not e }} {{ not not s }} {{ t and f or i }}",
+    "{{ 'y' if t }} {{ 'n' if f }} {{ 'a' if f else 'b' if f else 'c' }}",
+    '{{ +i }} {{ -i }} {{ - -i }} {{ -x|int }}',
+    "{{ (i + 1) * 2 }} {{ [1, 2,] }} {{ {'a': 1,} }}",
+    "{{ d.a }} {{ d['b'].c[0] }} {{ d.b['c'][-1] }} {{ l[0] }} {{ l[-1] }} {{ l.0 }} {{ l[9] }}| {{ d.zz }}| {{ d.zz is defined }} {{ s[0] }} {{ s[-2] }} {{ s[99] }}|",
+    '{{ l[1:] }} {{ l[:2] }} {{ l[::-1] }} {{ s[1:4] }} {{ s[::-1] }} {{ s[-5:] }} {{ s[::2] }} {{ l[5:] }} {{ s[7:100] }} {{ l[-2:-1] }} {{ l[None:2] }} {{ u[1:] }}',
+    "{{ n.x }}| {{ i.x }}| {{ n.x is defined }} {{ d.items is defined }} {{ d.get('a') }} {{ d.get('z') }} {{ d.get('z', 5) }} {{ d['get'] is defined }}",
+    '{{ d.keys() | list }} {{ d.values() | list }} {{ d.items() | list }}',
+    '{% for a in l %}{{ loop.index }}{{ loop.index0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }}{{ loop.revindex }}{{ loop.revindex0 }},{% endfor %}',
+    '{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}',
+    '{% for a in [] %}x{% else %}none{% endfor %}',
+    '{% for a in l if a != 2 %}{{ a }}{{ loop.index }}{% endfor %}',
+    '{% for a in l %}{% if a == 2 %}{% continue %}{% endif %}{{ a }}{% if a == 3 %}{% break %}{% endif %}{% endfor %}',
+    "{% for a in l %}{{ loop.previtem }}-{{ loop.nextitem }}-{{ loop.cycle('x', 'y') }} {% endfor %}",
+    "{% for c in 'añb' %}{{ c }}.{% endfor %}{% for k in d %}{{ k }}{% endfor %}{% for z in nothing %}q{% endfor %}",
+    '{% for a in l %}{% for b in l %}{{ loop.index }}{{ loop.depth }}{% endfor %}{{ loop.index }}{{ loop.depth0 }}{% endfor %}',
+    '{% set z = 1 %}{% for a in l %}{{ z }}{% set z = a %}{{ z }}{% endfor %}{{ z }}',
+    "{% set ns = namespace(c=0, k='v') %}{% for a in l %}{% set ns.c = ns.c + a %}{% endfor %}{{ ns.c }}{{ ns.k }}{{ ns.zz }}|",
+    '{% set a, b = [1, 2] %}{{ b }}{{ a }}',
+    '{% set z %}  in{{ i }}  {% endset %}[{{ z }}]',
+    '{% if f %}1{% elif i == 7 %}2{% else %}3{% endif %}{% if n %}x{% endif %}',
+    '{% if t %}{% set v = 5 %}{% endif %}{{ v }}',
+    '{% macro m(a, b=2, c=a) %}{{ a }}{{ b }}{{ c }}|{% endmacro %}{{ m(1) }}{{ m(1, c=3) }}{{ m(b=1, a=0) }}{{ m() }}',
+    "{% macro outer() %}{{ g }}{{ s }}{% endmacro %}{% set g = 'late' %}{{ outer() }}",
+    "{% if t %}{% macro inner(v) %}<{{ v }}>{% endmacro %}{% endif %}{{ inner('q') | upper }}",
+    '{% macro fact(k) %}{{ 1 if k < 2 else k * (fact(k - 1) | int) }}{% endmacro %}{{ fact(6) }}',
+    "{% macro em() %}{% endmacro %}{{ 'yes' if em() else 'no' }}",
+    '{% for x in range(3) %}{{ x }}{% endfor %}{{ range(2, 8, 3) | list }}{{ range(5, 0, -2) | list }}{{ range(0) | list }}',
+    '{% generation %}a{{ i }}{% endgeneration %}\nb',
+    '{{ dict(a=1, b=s) }}',
+    '{% set loop = 5 %}{{ loop }}',
+    "{{ ws | trim }}|{{ 'xxaxx' | trim('x') }}|{{ ws.strip() }}|{{ ws.lstrip() }}|{{ ws.rstrip() }}|{{ '\\x1c a\\x1f'.strip() }}|",
+    '{{ s | length }}{{ l | length }}{{ d | count }}{{ u | length }}{{ nothing | length }}',
+    "{{ 'hELLO wORLD' | capitalize }} {{ 'ßx' | capitalize }} {{ 'ΑΣ' | capitalize }} {{ 'ǆA' | capitalize }} {{ 'éÉ' | upper }} {{ 'ÀΣΑΣ İ' | lower }} {{ 'straße ﬁ' | upper }} {{ 12 | capitalize }}",
+    "{{ s | replace('l', 'LL') }} {{ s.replace('l', '', 1) }} {{ 'aaa' | replace('a', 'b', 2) }} {{ 'ab'.replace('', '-') }} {{ 123 | replace(2, 'x') }}",
+    "{{ l | join(', ') }} {{ l | join }} {{ m | join('+', attribute='role') }} {{ ','.join(['a', 'b']) }} {{ s | join('.') }}",
+    '{{ l | first }}{{ l | last }}{{ [] | first }}|{{ s | first }}{{ s | last }}{{ l | reverse | list }}{{ s | reverse }}',
+    "{{ nothing | default('d') }}{{ e | default('d') }}{{ e | default('d', true) }}{{ n | d('x') }}{{ nothing | default }}|",
+    "{{ '12' | int }}{{ ' 5 ' | int }}{{ 'x' | int }}{{ 'x' | int(9) }}{{ 3.9 | int }}{{ '2.7' | int }}{{ t | int }}{{ n | int }}{{ i | string ~ 1 }}",
+    '{{ d | tojson }} {{ u | tojson }} {{ u | tojson(ensure_ascii=true) }} {{ d | tojson(indent=2) }} {{ d | tojson(separators=(\',\', \':\')) }} {{ {\'b\': 1, \'a\': 2} | tojson(sort_keys=true) }} {{ [1.5, 1e20, true, none, \'x"\\\\/<>\'] | tojson }} {{ [] | tojson }}{{ {} | tojson(indent=1) }}',
+    "{{ m | map(attribute='role') | list }} {{ l | map('string') | list }} {{ m | selectattr('k') | list }} {{ m | selectattr('role', 'equalto', 'b') | list }} {{ m | rejectattr('k', 'eq', 1) | list }} {{ l | select('odd') | list }} {{ l | reject('gt', 1) | list }} {{ m | map(attribute='zz', default='?') | list }}",
+    '{{ d | items | list }}',
+    '{{ s is string }}{{ l is string }}{{ l is iterable }}{{ s is iterable }}{{ i is iterable }}{{ d is mapping }}{{ l is mapping }}{{ d is sequence }}{{ n is none }}{{ n is not none }}{{ nothing is defined }}{{ nothing is undefined }}{{ t is boolean }}{{ t is number }}{{ i is integer }}{{ t is integer }}{{ x is float }}{{ t is true }}{{ f is false }}{{ 1 is true }}',
+    "{{ 3 is odd }}{{ 3 is even }}{{ 6 is divisibleby 3 }}{{ 2 is in l }}{{ 2 is eq 2 }}{{ 2 is lt(3) }}{{ 2 is ge 3 }}{{ 'a' is equalto 'a' }}{{ 2 is ne 2 }}",
+    "{{ 'a,b,,c'.split(',') }} {{ ' a  b c '.split() }} {{ 'a,b,c'.split(',', 1) }} {{ ' a b  c '.split(none, 1) }} {{ ''.split(',') }} {{ ''.split() }} {{ 'abc'.split('bc') }}",
+    "{{ s.startswith('He') }}{{ s.endswith('x') }}{{ s.endswith(('x', 'ld')) }}{{ s.find('W') }}{{ s.find('z') }}{{ 'äb'.find('b') }}{{ s.upper() }}{{ s.lower() }}{{ 'abc'.capitalize() }}",
+    '{{ raise_exception is defined }}{{ strftime_now is defined }}{{ range is defined }}{{ zz is defined }}',
+    '{{ s | upper | lower | length }}',
+    '{{ (s | upper)[0] }} {{ s | upper | first }} {{ -1 | string }}',
+    "{{ [[1, 2], [3]] | map('length') | list }} {{ l | list == l }}",
+    "{{ raise_exception('no ' ~ s) }}",
+    '{{ nothing.x }}',
+    '{{ nothing + 1 }}',
+    "{{ 1 + 'a' }}",
+    '{{ l.x.y }}',
+    '{{ 1 / 0 }}',
+    '{% for a in 5 %}{% endfor %}',
+    '{% set s.x = 1 %}',
+    '{% set a, b = [1] %}',
+    "{{ 'a'.split('') }}",
+    '{{ nothing | tojson }}',
+    '{{ i[1:] }}',
+    "{{ 1 < 'a' }}",
+    "{{ 1 in 'a' }}",
+    '{{ range(1000000) }}',
+    "{{ 'a' in i }}",
+    '{{ n | length }}',
+]
+
+
+def render(template, context):
+    """What transformers makes of it, or the message of the exception."""
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+    try:
+        return {"text": _compile_jinja_template(template).render(**context)}
+    except Exception as e:  # whatever Jinja or Python raises means that rendering fails
+        return {"error": f"{type(e).__name__}: {e}"}
+
+
+def make_templates():
+    shipped, cases = template_cases()
+    with open(os.path.join(DATA, "template.json"), "w", encoding="utf-8") as f:
+        lines = []
+        for c in cases:
+            c.update(render(shipped if c["template"] == "winnow-tiny" else c["template"], c["context"]))
+            if c["name"].startswith("feature_"):
+                del c["context"]
+            lines.append(json.dumps(c))
+        f.write('{"sample":' + json.dumps(SAMPLE) + ',"cases":[\n' + ",\n".join(lines) + "\n]}\n")
+
+
 def main():
     if sys.argv[1:] == ["make"]:
         make_tokens()
+        make_templates()
     else:
         sys.exit(__doc__)
 
