@@ -63,7 +63,7 @@ TEST(JsonWriter, Escapes) {
   const std::string text = "a\"\\\n\r\t\b\f\x01\x7f é 語 😀";
   EXPECT_EQ(written(std::string_view(text)), "\"a\\\"\\\\\\n\\r\\t\\b\\f\\u0001\x7f é 語 😀\"");
   EXPECT_EQ(written(std::string_view(text), {.ensure_ascii = true}),
-            "\"a\\\"\\\\\\n\\r\\t\\b\\f\\u0001\x7f \\u00e9 \\u8a9e \\ud83d\\ude00\"");
+            "\"a\\\"\\\\\\n\\r\\t\\b\\f\\u0001\\u007f \\u00e9 \\u8a9e \\ud83d\\ude00\"");
 }
 
 TEST(JsonWriter, RepairsInvalidUtf8) {
