@@ -130,6 +130,43 @@ TEST(Experts, ANanReachesTheResultAndOnlyItsOwnRow) {
   }
 }
 
+// The clamps compare, and a comparison with a NaN is false: neither side may be lost there.
+TEST(Experts, ANanOfTheGateOrOfTheValueAlonePassesTheClamps) {
+  for (bool of_gate : {true, false}) {
+    const Experts::Spec s{DType::f32, DType::f32, DType::f32, 1, 1, 20, 18, 1};
+    Case c(s, 1, false);
+    c.ids.as<int32_t>()[0] = 0;
+    c.data[of_gate ? 0 : 1].as<float>()[5 * s.hidden + 3] = NAN;
+    for_each_kernel<Experts>(s, [&](const Kernel<Experts>& k, device::Device& d) {
+      Tensor y(s.y, {1, s.hidden});
+      run_kernel<Experts>(k, d, s, c.args(y));
+      for (int64_t i = 0; i < s.hidden; ++i) EXPECT_TRUE(std::isnan(y.as<float>()[i])) << i;
+    });
+  }
+}
+
+// Bit for bit: f32 multiply-adds in the order of the ranks, then `add`.
+TEST(Experts, RanksAddInAscendingOrder) {
+  const Experts::Spec s{DType::bf16, DType::f32, DType::f32, 6, 4, 48, 32, 0};
+  const Case c(s, 3, true);
+  for_each_kernel<Experts>(s, [&](const Kernel<Experts>& k, device::Device& d) {
+    Tensor y(s.y, {3, s.hidden});
+    run_kernel<Experts>(k, d, s, c.args(y), {.max_rows = 3});
+    std::vector<float> sum(static_cast<size_t>(3 * s.hidden));
+    Experts::Spec single = s;
+    single.top_k = 1;
+    const Tensor one = tensor_of<float>({3, 1}, {1, 1, 1});
+    for (int64_t r = 0; r < s.top_k; ++r) {
+      Tensor ids(DType::i32, {3, 1}), out(DType::f32, {3, s.hidden});
+      for (int64_t t = 0; t < 3; ++t) ids.as<int32_t>()[t] = c.ids.as<int32_t>()[t * s.top_k + r];
+      run_kernel<Experts>(k, d, single, {out, c.x, ids, one, {}, c.experts}, {.max_rows = 3});
+      for (int64_t i = 0; i < 3 * s.hidden; ++i)
+        sum[i] = std::fma(c.weights.as<float>()[i / s.hidden * s.top_k + r], out.as<float>()[i], sum[i]);
+    }
+    for (int64_t i = 0; i < 3 * s.hidden; ++i) EXPECT_EQ(y.as<float>()[i], sum[i] + c.add.as<float>()[i]) << i;
+  });
+}
+
 TEST(Experts, NoRows) {
   const Experts::Spec s{DType::bf16, DType::f32, DType::f32, 2, 1, 8, 8, 0};
   const Case c(s, 0, false);
