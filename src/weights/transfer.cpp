@@ -4,7 +4,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <cstring>
+#include <mutex>
 
 #include "base/units.h"
 #include "device/cpu/workers.h"
@@ -14,7 +14,8 @@ namespace winnow::weights {
 namespace {
 
 constexpr int64_t kChunkBytes = 256 << 10;  // stays in a core's second-level cache between the read and the look at it
-constexpr int64_t kRoundBytes = 64 << 20;   // between two reports; also the reach of reading ahead
+constexpr size_t kChunksAtOnce = 16;        // 4 MB: two workers seldom meet in one huge page, which each would clear
+constexpr size_t kReadAhead = 128;          // chunks
 constexpr int64_t kReportUs = 100'000;
 
 int64_t now_us() {
@@ -25,6 +26,29 @@ int64_t now_us() {
 struct Chunk {
   const Transfer* transfer;
   int64_t first, count;  // elements within the transfer
+
+  DType stored() const { return transfer->piece.entry.info->dtype; }
+  int64_t bytes() const { return bytes_of(stored(), count); }
+  const File& file() const { return transfer->piece.entry.file->file(); }
+  int64_t position() const {
+    const Piece& p = transfer->piece;
+    return p.entry.file->position(*p.entry.info) + bytes_of(stored(), p.first + first);
+  }
+  void will_need() const { file().will_need(position(), bytes()); }
+};
+
+// The first chunk that failed, in file order. Chunks are taken in that order and a worker stops at its first failure, so
+// the first of all is always among those noted.
+struct Failed {
+  std::mutex mutex;
+  const Chunk* chunk = nullptr;
+  int code = 0;
+  void note(const Chunk* c, int why) {
+    const std::lock_guard lock(mutex);
+    if (chunk && chunk < c) return;
+    chunk = c;
+    code = why;
+  }
 };
 
 template <class T>
@@ -72,14 +96,11 @@ void widen(DType from, const std::byte* v, int64_t n, float* to) {
 constexpr int kBadValue = -2;
 int move(const Chunk& c, std::byte* bounce) {
   const Transfer& t = *c.transfer;
-  const Piece& p = t.piece;
-  const DType from = p.entry.info->dtype;
+  const DType from = c.stored();
   const bool direct = from == t.type;
   std::byte* const to = t.to + bytes_of(t.type, c.first);
   std::byte* const raw = direct ? to : bounce;
-  const auto bytes = static_cast<size_t>(bytes_of(from, c.count));
-  const int64_t at = p.entry.file->position(*p.entry.info) + bytes_of(from, p.first + c.first);
-  if (const int e = p.entry.file->file().read(at, {raw, bytes})) return e;
+  if (const int e = c.file().read(c.position(), {raw, static_cast<size_t>(c.bytes())})) return e;
   if (any_bad(from, raw, c.count)) return kBadValue;
   if (t.scale && !all_positive(reinterpret_cast<const float*>(raw), c.count)) return kBadValue;
   if (!direct) widen(from, raw, c.count, reinterpret_cast<float*>(to));
@@ -116,42 +137,31 @@ void Transfers::run(std::vector<Transfer> transfers) {
     const int64_t step = kChunkBytes * 8 / bits_of(t.piece.entry.info->dtype);
     for (int64_t first = 0; first < t.piece.count; first += step) chunks.push_back({&t, first, std::min(step, t.piece.count - first)});
   }
-  auto chunk_bytes = [](const Chunk& c) { return bytes_of(c.transfer->piece.entry.info->dtype, c.count); };
-  auto round_end = [&](size_t begin) {
-    size_t end = begin;
-    for (int64_t bytes = 0; end < chunks.size() && bytes < kRoundBytes; ++end) bytes += chunk_bytes(chunks[end]);
-    return end;
-  };
-
   device::Workers& workers = queue_.workers();
   std::vector<std::byte> bounce(static_cast<size_t>(kChunkBytes * workers.count()));
-  for (size_t begin = 0, end = round_end(0); begin < chunks.size();) {
-    const size_t next = round_end(end);
-    for (size_t i = end; i < next; ++i) {
-      const Piece& p = chunks[i].transfer->piece;
-      const int64_t at = p.entry.file->position(*p.entry.info) + bytes_of(p.entry.info->dtype, p.first + chunks[i].first);
-      p.entry.file->file().will_need(at, chunk_bytes(chunks[i]));
-    }
-    std::atomic<size_t> taken{begin}, bad{chunks.size()};
-    std::vector<int> codes(end - begin, 0);
+  Failed failed;
+  std::atomic<size_t> taken{0};
+  std::atomic<int64_t> done{done_};
+  while (taken.load() < chunks.size() && !failed.chunk) {
+    const int64_t deadline = now_us() + kReportUs;
     workers.run(workers.count(), 1, [&](int64_t, int64_t, int worker) {
-      for (size_t i; (i = taken.fetch_add(1, std::memory_order_relaxed)) < end;) {
-        codes[i - begin] = move(chunks[i], bounce.data() + kChunkBytes * worker);
-        if (codes[i - begin] != 0) bad.store(i, std::memory_order_relaxed);
+      std::byte* const own = bounce.data() + kChunkBytes * worker;
+      for (size_t first; now_us() < deadline && (first = taken.fetch_add(kChunksAtOnce)) < chunks.size();) {
+        const size_t end = std::min(first + kChunksAtOnce, chunks.size());
+        for (size_t i = first + kReadAhead; i < std::min(end + kReadAhead, chunks.size()); ++i) chunks[i].will_need();
+        for (size_t i = first; i < end; ++i) {
+          if (const int code = move(chunks[i], own)) return failed.note(&chunks[i], code);
+          done.fetch_add(chunks[i].bytes(), std::memory_order_relaxed);
+        }
       }
     });
-    if (bad.load() != chunks.size()) {
-      const auto first = std::find_if(codes.begin(), codes.end(), [](int c) { return c != 0; });
-      throw explain(*chunks[begin + static_cast<size_t>(first - codes.begin())].transfer, *first);
-    }
-    for (size_t i = begin; i < end; ++i) done_ += chunk_bytes(chunks[i]);
+    done_ = done.load();
     if (progress_ && now_us() - reported_us_ >= kReportUs) {
       progress_(done_, total_);
       reported_us_ = now_us();
     }
-    begin = end;
-    end = next;
   }
+  if (failed.chunk) throw explain(*failed.chunk->transfer, failed.code);
 }
 
 void dequantise(device::Queue& queue, const std::byte* codes, const float* scale, int64_t n, int64_t k, float* to) {
