@@ -12,19 +12,7 @@ namespace {
 
 constexpr int64_t kAlign = 64;
 
-enum class Form : uint8_t { matrix, f32, visit };
-
-struct Wish {
-  Form form;
-  std::string name;
-  std::vector<int64_t> shape;
-  Matrix* matrix = nullptr;
-  ConstTensorView* view = nullptr;
-  std::function<void(ConstTensorView)> use;
-  Source source;
-};
-
-// Zeroed host memory for the time of one visit.
+// Host memory for the time of one visit.
 struct Bytes {
   explicit Bytes(int64_t n) : data(static_cast<std::byte*>(::operator new(static_cast<size_t>(n), std::align_val_t{kAlign}))) {}
   ~Bytes() { ::operator delete(data, std::align_val_t{kAlign}); }
@@ -53,10 +41,6 @@ ConstTensorView packed(const std::byte* data, DType type, const std::vector<int6
   return v;
 }
 
-DType stored_type(const Wish& w) { return w.source.data[0].entry.info->dtype; }
-bool quantised(const Wish& w) { return stored_type(w) == DType::e4m3; }
-DType matrix_type(const Wish& w) { return stored_type(w) == DType::f16 ? DType::f32 : stored_type(w); }
-
 void append(std::vector<Transfer>& all, const std::vector<Piece>& pieces, std::byte* to, DType type, bool scale) {
   for (const Piece& p : pieces) {
     all.push_back({p, to, type, scale});
@@ -67,6 +51,22 @@ void append(std::vector<Transfer>& all, const std::vector<Piece>& pieces, std::b
 }  // namespace
 
 struct Loader::Impl {
+  enum class Form : uint8_t { matrix, f32, visit };
+
+  struct Wish {
+    Form form;
+    std::string name;
+    std::vector<int64_t> shape;
+    Matrix* matrix = nullptr;
+    ConstTensorView* view = nullptr;
+    std::function<void(ConstTensorView)> use;
+    Source source;
+
+    DType stored_type() const { return source.data[0].entry.info->dtype; }
+    bool quantised() const { return stored_type() == DType::e4m3; }
+    DType type() const { return form != Form::matrix || stored_type() == DType::f16 ? DType::f32 : stored_type(); }  // in memory
+  };
+
   const Checkpoint& checkpoint;
   device::Device& device;
   std::vector<Wish> wishes;
@@ -101,12 +101,12 @@ struct Loader::Impl {
     for (const Wish& w : wishes) {
       Place p;
       if (w.form != Form::visit) {
-        const DType type = w.form == Form::f32 ? DType::f32 : matrix_type(w);
+        const DType type = w.type();
         const auto key = std::tuple(w.source.data[0].entry.info, w.source.data[0].first, type);
         if (const auto k = known.find(key); k != known.end()) p = k->second;
         else {
           p.data = reserve(bytes_of(type, elements(w.shape)));
-          if (w.form == Form::matrix && quantised(w)) p.scale = reserve(bytes_of(DType::f32, w.source.scale[0].count));
+          if (w.form == Form::matrix && w.quantised()) p.scale = reserve(bytes_of(DType::f32, w.source.scale[0].count));
           known.emplace(key, p);
         }
       }
@@ -130,9 +130,9 @@ struct Loader::Impl {
     for (size_t i = 0; i < wishes.size(); ++i) {
       const Wish& w = wishes[i];
       if (w.form == Form::visit) continue;
-      const bool direct = w.form == Form::matrix || !quantised(w);
+      const bool direct = w.form == Form::matrix || !w.quantised();
       std::byte* const data = base + places[i].data;
-      const DType type = w.form == Form::f32 ? DType::f32 : matrix_type(w);
+      const DType type = w.type();
       if (begun.insert(data).second && direct) {
         append(all, w.source.data, data, type, false);
         append(all, w.source.scale, base + places[i].scale, DType::f32, true);
@@ -140,7 +140,7 @@ struct Loader::Impl {
       if (w.form == Form::f32) *w.view = packed(data, DType::f32, w.shape);
       else {
         w.matrix->data = packed(data, type, w.shape);
-        w.matrix->scale = quantised(w) ? ConstTensorView(base + places[i].scale, DType::f32, {ceil_div(w.shape[0], kFp8Block), ceil_div(w.shape[1], kFp8Block)})
+        w.matrix->scale = w.quantised() ? ConstTensorView(base + places[i].scale, DType::f32, {ceil_div(w.shape[0], kFp8Block), ceil_div(w.shape[1], kFp8Block)})
                                        : ConstTensorView();
       }
     }
@@ -149,7 +149,7 @@ struct Loader::Impl {
 
   void widen(const Wish& w, Transfers& transfers, float* to) {
     std::vector<Transfer> all;
-    if (!quantised(w)) {
+    if (!w.quantised()) {
       append(all, w.source.data, reinterpret_cast<std::byte*>(to), DType::f32, false);
       return transfers.run(std::move(all));
     }
@@ -165,16 +165,16 @@ Loader::Loader(const Checkpoint& checkpoint, device::Device& device) : impl_(new
 Loader::~Loader() = default;
 
 void Loader::matrix(Matrix* to, const std::string& name, int64_t n, int64_t k) {
-  impl_->wishes.push_back({Form::matrix, official_name(name), {n, k}, to, nullptr, {}, {}});
+  impl_->wishes.push_back({Impl::Form::matrix, official_name(name), {n, k}, to, nullptr, {}, {}});
 }
 
 void Loader::f32(ConstTensorView* to, const std::string& name, std::vector<int64_t> shape) {
   check(shape.size() <= 4, "a view has at most four dimensions");
-  impl_->wishes.push_back({Form::f32, official_name(name), std::move(shape), nullptr, to, {}, {}});
+  impl_->wishes.push_back({Impl::Form::f32, official_name(name), std::move(shape), nullptr, to, {}, {}});
 }
 
 void Loader::visit(const std::string& name, int64_t n, int64_t k, std::function<void(ConstTensorView)> use) {
-  impl_->wishes.push_back({Form::visit, official_name(name), {n, k}, nullptr, nullptr, std::move(use), {}});
+  impl_->wishes.push_back({Impl::Form::visit, official_name(name), {n, k}, nullptr, nullptr, std::move(use), {}});
 }
 
 DType Loader::type_of(const std::string& name) const {
@@ -196,9 +196,9 @@ std::vector<device::Buffer> Loader::load(const Progress& progress) {
   Transfers transfers(m.device.queue(), m.stored(), progress);
   transfers.run(m.fill(base));
   for (size_t i = 0; i < m.wishes.size(); ++i) {
-    const Wish& w = m.wishes[i];
-    if (w.form == Form::f32 && quantised(w)) m.widen(w, transfers, reinterpret_cast<float*>(base + m.places[i].data));
-    if (w.form != Form::visit) continue;
+    const Impl::Wish& w = m.wishes[i];
+    if (w.form == Impl::Form::f32 && w.quantised()) m.widen(w, transfers, reinterpret_cast<float*>(base + m.places[i].data));
+    if (w.form != Impl::Form::visit) continue;
     const Bytes scratch(bytes_of(DType::f32, elements(w.shape)));
     m.widen(w, transfers, scratch.f32());
     w.use(packed(scratch.data, DType::f32, w.shape));
