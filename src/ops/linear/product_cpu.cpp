@@ -51,6 +51,29 @@ HWY_INLINE Lanes load_weight(const E4m3* p, int64_t n, const Lanes& scale) {
   return load_weight(padded, scale);
 }
 
+// Weights p[0 .. 16) and p[16 .. 32). One wide step unpacks 32 codes of e4m3.
+struct Pair { Lanes a, b; };
+template <class W> HWY_INLINE Pair load_pair(const W* p, NoScale) { return {load(p), load(p + kLanes)}; }
+HWY_INLINE Pair load_pair(const E4m3* p, const Lanes& scale) {
+  const hn::CappedTag<int16_t, 2 * kPartLanes> d16;
+  const hn::Rebind<int8_t, decltype(d16)> d8;
+  const hn::Half<decltype(d16)> half16;
+  const hn::Rebind<hwy::float16_t, decltype(half16)> df16;
+  LaneVec v[2 * kParts];
+  WINNOW_PARTS(i) {
+    const auto code = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(p) + i * 2 * kPartLanes));
+    const auto half = hn::And(hn::ShiftLeft<7>(code), hn::Set(d16, static_cast<int16_t>(0xBF80)));
+    v[2 * i] = hn::PromoteTo(LaneTag(), hn::BitCast(df16, hn::LowerHalf(half16, half)));
+    v[2 * i + 1] = hn::PromoteTo(LaneTag(), hn::BitCast(df16, hn::UpperHalf(half16, half)));
+  }
+  Pair r;
+  WINNOW_PARTS(i) {
+    r.a.v[i] = hn::Mul(v[i], scale.v[i]);
+    r.b.v[i] = hn::Mul(v[kParts + i], scale.v[i]);
+  }
+  return r;
+}
+
 template <class W> struct Weights {
   static constexpr bool kScaled = std::is_same_v<W, E4m3>;
   const W* data;
@@ -71,6 +94,11 @@ template <class W> struct Weights {
 template <int m, class T, class Scale = NoScale>
 HWY_INLINE void spread_row(const T* from, int64_t n, float* to, const Scale& scale = {}) {
   int64_t j = 0;
+  for (; j + 2 * kLanes <= n; j += 2 * kLanes) {
+    const Pair v = load_pair(from + j, scale);
+    store(v.a, to + j * m);
+    store(v.b, to + (j + kLanes) * m);
+  }
   for (; j + kLanes <= n; j += kLanes) store(load_weight(from + j, scale), to + j * m);
   if (j < n) store(load_weight(from + j, n - j, scale), to + j * m);
 }
@@ -130,28 +158,22 @@ HWY_INLINE Lanes fold_16(const float* lanes, int64_t stride) {
 
 // ---- few rows
 
-constexpr int64_t kPrefetchBytes = 1024;
-HWY_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
-
 // Adds columns [begin, end) of R rows times O weight rows into `acc`.
 template <int R, int O, class W, class Scale>
 HWY_INLINE void add_columns(Lanes (&acc)[R][O], const float* x, int64_t x_stride, const W* const (&w)[O], const Scale (&scale)[O], int64_t begin, int64_t end) {
   int64_t j = begin;
-  for (; j + kLanes <= end; j += kLanes) {
-    Lanes v[O];
+  for (; j + 2 * kLanes <= end; j += 2 * kLanes) {
     for (int o = 0; o < O; ++o) {
-      prefetch(reinterpret_cast<const std::byte*>(w[o] + j) + kPrefetchBytes);
-      v[o] = load_weight(w[o] + j, scale[o]);
-    }
-    for (int r = 0; r < R; ++r) {
-      const Lanes xr = load(x + r * x_stride + j);
-      for (int o = 0; o < O; ++o) acc[r][o] = fma(xr, v[o], acc[r][o]);
+      const Pair v = load_pair(w[o] + j, scale[o]);
+      for (int r = 0; r < R; ++r) acc[r][o] = fma(load(x + r * x_stride + j), v.a, acc[r][o]);
+      for (int r = 0; r < R; ++r) acc[r][o] = fma(load(x + r * x_stride + j + kLanes), v.b, acc[r][o]);
     }
   }
-  if (j == end) return;
-  for (int o = 0; o < O; ++o) {
-    const Lanes v = load_weight(w[o] + j, end - j, scale[o]);
-    for (int r = 0; r < R; ++r) acc[r][o] = fma(load(x + r * x_stride + j), v, acc[r][o]);
+  for (; j < end; j += kLanes) {
+    for (int o = 0; o < O; ++o) {
+      const Lanes v = load_weight(w[o] + j, end - j, scale[o]);
+      for (int r = 0; r < R; ++r) acc[r][o] = fma(load(x + r * x_stride + j), v, acc[r][o]);
+    }
   }
 }
 
@@ -198,7 +220,7 @@ struct Ahead {
   int64_t stride_bytes = 0, lines = 0, rows = 0, line = 0;  // lines a row; rows left; the next line of this row
   void next(int64_t n) {
     for (; n > 0 && rows > 0; --n) {
-      prefetch(row + line * 64);
+      __builtin_prefetch(row + line * 64);
       if (++line < lines) continue;
       row += stride_bytes;
       line = 0;
