@@ -144,7 +144,8 @@ ops::Sampling sampling_of(const SamplingFlags& f, const weights::Config& config)
 }
 
 std::string suggestion(std::string_view word, const std::vector<std::string>& names) {
-  size_t best = word.size() / 3 + 1;  // farther than a third of the word is another word
+  const size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
+  size_t best = letters / 3 + 1;  // farther than a third of the word is another word
   const std::string* nearest = nullptr;
   for (const std::string& n : names) {
     const size_t d = distance(word, n);

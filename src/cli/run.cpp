@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <numeric>
 
 #include "base/json_writer.h"
@@ -134,6 +135,8 @@ int run(const RunFlags& f, bool has_prompt) {
   if (f.raw && !f.system.empty()) throw Error("--system: with --raw there is no template to put it in; write it into -p", Failure::usage);
   for (const std::string& s : f.stop)
     if (s.empty()) throw Error("--stop: an empty string stops nothing", Failure::usage);
+  if (const std::filesystem::path folder = std::filesystem::path(f.logits).parent_path(); !folder.empty() && !std::filesystem::is_directory(folder))
+    throw Error(fmt::format("--logits {}: there is no folder {}", f.logits, folder.string()), Failure::usage);
   ModelFlags model = f.model;
   model.max_batch = 1;
   Session session(model);

@@ -21,6 +21,7 @@ struct ServeFlags {
 
 int serve(ServeFlags f) {
   f.server.limits.grace = std::chrono::seconds(f.grace_s);
+  server::Server server(f.server);
   Session session(f.model);
   server::Services services{.engine = session.engine(), .tokenizer = session.tokenizer(),
                             .chat_template = session.has_chat_template() ? &session.chat_template() : nullptr, .facts = {}};
@@ -31,7 +32,7 @@ int serve(ServeFlags f) {
   services.facts.default_top_p = session.config().default_top_p;
   services.facts.eos_token_ids = session.config().eos_token_ids;
   services.facts.created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  server::Server server(services, f.server);
+  server.listen(services);
   fmt::print("winnow: serving {} at {}\n", services.facts.name, server.url());
   std::fflush(stdout);
   server.run();

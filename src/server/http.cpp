@@ -90,9 +90,10 @@ HttpResponse respond(const HttpRequest& request, int status, std::string body, b
 }  // namespace
 
 struct Server::State {
-  State(const Services& s, const ServerOptions& o) : services(s), options(o), acceptor(io), signals(io), grace(io) {}
+  explicit State(const ServerOptions& o) : options(o), acceptor(io), signals(io), grace(io) {}
+  const Services& services() const { return *services_; }
 
-  const Services services;
+  const Services* services_ = nullptr;  // set by listen()
   const ServerOptions options;
   asio::io_context io{1};
   asio::thread_pool text{kTextThreads};
@@ -103,7 +104,7 @@ struct Server::State {
   bool stopping = false;
   bool finished() const { return stopping && connections.empty(); }
 
-  void listen();
+  void bind();
   asio::awaitable<void> accept();
   asio::awaitable<void> serve(std::list<Connection>::iterator c);
   asio::awaitable<void> swallow(Connection& c);
@@ -130,7 +131,7 @@ struct Server::State {
   }
 };
 
-void Server::State::listen() {
+void Server::State::bind() {
   error_code bad;
   const asio::ip::address address = asio::ip::make_address(options.host, bad);
   tcp::endpoint endpoint(address, options.port);
@@ -147,7 +148,6 @@ void Server::State::listen() {
   step(acceptor.open(endpoint.protocol(), bad));
   step(acceptor.set_option(tcp::acceptor::reuse_address(true), bad));
   step(acceptor.bind(endpoint, bad));
-  step(acceptor.listen(asio::socket_base::max_listen_connections, bad));
 }
 
 asio::awaitable<void> Server::State::accept() {
@@ -241,14 +241,14 @@ asio::awaitable<bool> Server::State::read(Connection& c, HttpRequest* request) {
 // What needs no waiting: unknown places, wrong methods, the models.
 std::optional<HttpResponse> Server::State::at_once(const HttpRequest& request, const std::string& path) const {
   struct Route { std::string_view path; http::verb method; };
-  const std::string one_model = "/v1/models/" + services.facts.name;
+  const std::string one_model = "/v1/models/" + services().facts.name;
   const Route routes[] = {{kHealth, http::verb::get}, {kModels, http::verb::get}, {one_model, http::verb::get}, {kChat, http::verb::post}, {kCompletions, http::verb::post}};
   const bool keep = request.keep_alive() && !stopping;
   const Route* found = nullptr;
   for (const Route& r : routes)
     if (r.path == path) found = &r;
   if (!found && path.starts_with("/v1/models/"))
-    return refused(request, {404, fmt::format("model: there is no such model here; this server has '{}'", services.facts.name), "model", "model_not_found"}, keep);
+    return refused(request, {404, fmt::format("model: there is no such model here; this server has '{}'", services().facts.name), "model", "model_not_found"}, keep);
   if (!found) return refused(request, {404, "there is nothing at " + path.substr(0, 200), {}, "not_found"}, keep);
   if (request.method() != found->method) {
     const std::string method(http::to_string(found->method));
@@ -256,8 +256,8 @@ std::optional<HttpResponse> Server::State::at_once(const HttpRequest& request, c
     r.set(http::field::allow, method);
     return r;
   }
-  if (path == kModels) return respond(request, 200, models_json(services.facts), keep);
-  if (path == one_model) return respond(request, 200, model_json(services.facts), keep);
+  if (path == kModels) return respond(request, 200, models_json(services().facts), keep);
+  if (path == one_model) return respond(request, 200, model_json(services().facts), keep);
   return std::nullopt;
 }
 
@@ -284,7 +284,7 @@ asio::awaitable<bool> Server::State::route(Connection& c, const HttpRequest& req
 
 asio::awaitable<bool> Server::State::healthy() {
   bool well = false;
-  auto ask = [&] { well = services.engine.healthy(options.limits.health_deadline); };
+  auto ask = [&] { well = services().engine.healthy(options.limits.health_deadline); };
   co_await aside(ask);
   co_return well;
 }
@@ -328,9 +328,9 @@ asio::awaitable<void> watch(tcp::socket& socket, std::shared_ptr<Bell> bell) {
 asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& request, Kind kind) {
   std::variant<Generation, Refusal> started = Refusal{.status = 500, .message = "the request could not be started", .param = {}, .code = {}};
   auto start = [&] {
-    std::variant<Request, Refusal> parsed = parse_request(kind, request.body(), services.facts, options.limits);
+    std::variant<Request, Refusal> parsed = parse_request(kind, request.body(), services().facts, options.limits);
     if (auto* refusal = std::get_if<Refusal>(&parsed)) started.emplace<Refusal>(std::move(*refusal));
-    else started = Generation::start(std::move(std::get<Request>(parsed)), services);
+    else started = Generation::start(std::move(std::get<Request>(parsed)), services());
   };
   co_await aside(start);
   if (auto* refusal = std::get_if<Refusal>(&started)) {
@@ -356,7 +356,7 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
 asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& request, Generation& generation) {
   const Request& r = generation.request();
   const std::string id = fmt::format("{}-{}", r.kind == Kind::chat ? "chatcmpl" : "cmpl", random_id());
-  Answer answer(r, services.tokenizer, services.facts.name, id, std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  Answer answer(r, services().tokenizer, services().facts.name, id, std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
   const bool chunked = request.version() >= 11;
   if (r.stream) {
     http::response<http::empty_body> head(http::status::ok, request.version());
@@ -458,7 +458,7 @@ void Server::State::check_finished() {
   signals.cancel();
 }
 
-Server::Server(const Services& services, const ServerOptions& options) : state_(std::make_unique<State>(services, options)) { state_->listen(); }
+Server::Server(const ServerOptions& options) : state_(std::make_unique<State>(options)) { state_->bind(); }
 
 Server::~Server() {
   state_->text.stop();
@@ -469,6 +469,13 @@ std::string Server::url() const {
   const tcp::endpoint at = state_->acceptor.local_endpoint();
   const std::string host = at.address().is_v6() ? "[" + at.address().to_string() + "]" : at.address().to_string();
   return fmt::format("http://{}:{}", host, at.port());
+}
+
+void Server::listen(const Services& services) {
+  state_->services_ = &services;
+  error_code bad;
+  state_->acceptor.listen(asio::socket_base::max_listen_connections, bad);
+  if (bad) throw Error(fmt::format("--port: cannot listen at {}: {}", url(), bad.message()), Failure::cannot_run);
 }
 
 void Server::run() {

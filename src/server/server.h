@@ -26,10 +26,11 @@ struct ServerOptions {
 
 class Server {
  public:
-  Server(const Services& services, const ServerOptions& options);  // listens; throws Error if it cannot
+  explicit Server(const ServerOptions& options);  // takes the port, before anything costly is loaded; throws Error if it cannot
   ~Server();
-  std::string url() const;  // http://127.0.0.1:8080, with the port that was given
-  void run();               // until a signal
+  std::string url() const;               // http://127.0.0.1:8080, with the port that it got
+  void listen(const Services& services);  // from here on clients can connect; services outlive run()
+  void run();                             // until a signal
 
  private:
   struct State;

