@@ -12,20 +12,20 @@ namespace {
 
 namespace json = boost::json;
 
-const std::string kModel = WINNOW_SOURCE_DIR "/models/winnow-tiny";
+const std::string kSmallModel = WINNOW_SOURCE_DIR "/models/winnow-tiny";
 
-std::string read_file(const std::string& path) {
+std::string contents_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   EXPECT_TRUE(file) << path;
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-const json::object& reference() {
-  static const json::value root = json::parse(read_file(WINNOW_SOURCE_DIR "/tests/data/text/template.json"));
+const json::object& template_reference() {
+  static const json::value root = json::parse(contents_of(WINNOW_SOURCE_DIR "/tests/data/text/template.json"));
   return root.as_object();
 }
 
-ChatTemplate shipped() { return ChatTemplate::load(kModel).or_throw(); }
+ChatTemplate shipped() { return ChatTemplate::load(kSmallModel).or_throw(); }
 
 std::string rendered(std::string_view source, const json::object& context) {
   const Result<ChatTemplate> t = ChatTemplate::parse(source, "t");
@@ -44,13 +44,13 @@ std::string marked(std::string_view source, const json::object& context) {
 TEST(ChatTemplate, RendersAsTheReference) {
   const ChatTemplate own = shipped();
   int compared = 0;
-  for (const json::value& c : reference().at("cases").as_array()) {
+  for (const json::value& c : template_reference().at("cases").as_array()) {
     const std::string source(c.at("template").as_string());
     SCOPED_TRACE(std::string(c.at("name").as_string()) + ": " + source);
     const json::value* context = c.as_object().if_contains("context");
     const Result<ChatTemplate> t = source == "winnow-tiny" ? shipped() : ChatTemplate::parse(source, "t");
     ASSERT_TRUE(t) << t.error().what();
-    const Result<std::vector<Piece>> pieces = t->render(context ? context->as_object() : reference().at("sample").as_object());
+    const Result<std::vector<Piece>> pieces = t->render(context ? context->as_object() : template_reference().at("sample").as_object());
     if (const json::value* text = c.as_object().if_contains("text")) {
       ASSERT_TRUE(pieces) << pieces.error().what();
       EXPECT_EQ(joined(*pieces), std::string(text->as_string()));
@@ -79,7 +79,7 @@ TEST(ChatTemplate, CheckStrings) {
 }
 
 TEST(ChatTemplate, UserTextNeverBecomesAControlToken) {
-  const Tokenizer tokenizer = Tokenizer::load(kModel + "/tokenizer.json").or_throw();
+  const Tokenizer tokenizer = Tokenizer::load(kSmallModel + "/tokenizer.json").or_throw();
   const ChatTemplate t = shipped();
   const std::string all = "<|endoftext|>[gMASK]<sop><|system|><|user|><|assistant|><|observation|><think></think><tool_call></tool_call><tool_response>"
                           "</tool_response><arg_key></arg_key><arg_value></arg_value>/nothink<|image|>";

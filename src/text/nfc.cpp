@@ -20,9 +20,9 @@ const icu::Normalizer2& nfc() {
   return *n;
 }
 
-struct Character { size_t begin, end; UChar32 code; };
+struct Place { size_t begin, end; UChar32 code; };
 
-Character character_at(std::string_view s, size_t begin) {
+Place character_at(std::string_view s, size_t begin) {
   size_t at = begin;
   UChar32 c;
   U8_NEXT(s.data(), at, s.size(), c);
@@ -42,7 +42,7 @@ void order_marks(std::string& text) {
   std::vector<Mark> marks;
   std::string ordered;
   for (size_t i = 0; i < text.size();) {
-    Character c = character_at(text, i);
+    Place c = character_at(text, i);
     uint8_t combining = c.code < 0x300 ? 0 : n.getCombiningClass(c.code);
     if (!combining) { i = c.end; continue; }
     marks.clear();
@@ -54,7 +54,9 @@ void order_marks(std::string& text) {
       c = character_at(text, i);
       combining = c.code < 0x300 ? 0 : n.getCombiningClass(c.code);
     }
-    std::ranges::stable_sort(marks, {}, &Mark::combining);
+    std::ranges::sort(marks, [](const Mark& a, const Mark& b) {
+      return a.combining != b.combining ? a.combining < b.combining : a.bytes.data() < b.bytes.data();  // stable
+    });
     ordered.clear();
     for (const Mark& m : marks) ordered += m.bytes;
     text.replace(begin, ordered.size(), ordered);
