@@ -1,7 +1,7 @@
 // y[t] = sum over ranks r of weights[t, r] * E_ids[t, r](x[t]) + add[t],   E(x) = down . swiglu(gate . x, up . x)
 //
 // swiglu as in ops/swiglu; its result has the type of x (that is where `fast` rounds). Expert outputs and the sum are
-// f32; ranks are added in ascending order, `add` (the shared expert's output) last; one rounding into y.
+// f32; ranks are added in ascending order by fused multiply-adds, `add` (the shared expert's output) last; one rounding into y.
 // Products follow ops/linear: rows are grouped by expert, and a row's bits do not depend on its group.
 #pragma once
 
@@ -23,7 +23,7 @@ struct Experts {
   struct Args {
     Out y;                            // [tokens, hidden]
     In x;                             // [tokens, hidden]
-    In ids;                           // [tokens, top_k] int32
+    In ids;                           // [tokens, top_k] int32, each in [0, experts)
     In weights;                       // [tokens, top_k] f32
     In add;                           // [tokens, hidden] f32, or empty
     std::span<const Expert> experts;  // [experts]

@@ -24,7 +24,8 @@ HWY_INLINE void swiglu_row(const float* gate, const float* up, int64_t n, float 
 }
 
 // inner[pair, begin .. end) of one expert.
-void gate_and_up(const Product& product, const Experts::Spec& s, const Experts::Args& a, const ExpertPlan& p, int64_t e, int64_t begin, int64_t end, std::byte* scratch) {
+void gate_and_up(const Product& product, const Experts::Spec& s, const Experts::Args& a, const ExpertPlan& p, int64_t e, int64_t begin,
+                 int64_t end, std::byte* scratch) {
   const int64_t rows = p.rows(e), first = p.first[e];
   float* gate = reinterpret_cast<float*>(scratch + product_bytes(product, s));
   const bool few = rows <= kDirectRows;

@@ -18,7 +18,7 @@ namespace {
 
 struct DotInstruction {
   static __m512 dot(__m512 acc, __m512i a, __m512i b) {
-    return _mm512_dpbf16_ps(acc, std::bit_cast<__m512bh>(a), std::bit_cast<__m512bh>(b));
+    return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
   }
 };
 

@@ -91,7 +91,8 @@ TEST(ProductBf16, WidensEveryE4m3CodeExactly) {
 }
 
 struct Operands {
-  Operands(const Linear::Spec& spec, int64_t tokens) : s(spec), w(random_tensor(s.w, {s.n, s.k}, 1, s.w == DType::e4m3 ? 40 : 0.5f)), x(random_tensor(s.x, {tokens, s.k}, 2)) {
+  Operands(const Linear::Spec& spec, int64_t tokens)
+      : s(spec), w(random_tensor(s.w, {s.n, s.k}, 1, s.w == DType::e4m3 ? 40 : 0.5f)), x(random_tensor(s.x, {tokens, s.k}, 2)) {
     if (s.w != DType::e4m3) return;
     scale = random_tensor(DType::f32, {ceil_div(s.n, kFp8Block), ceil_div(s.k, kFp8Block)}, 3, 0.01f);
     for (int64_t i = 0; i < s.n * s.k; i += 5) w.as<E4m3>()[i].bits &= 0x87;
