@@ -29,10 +29,10 @@ struct Services {
 // News of one choice.
 struct Delta {
   int64_t choice = 0;
-  std::string reasoning, content;
-  std::vector<ops::Sampled> tokens;  // what was drawn, the stop token included
+  std::string reasoning = {}, content = {};
+  std::vector<ops::Sampled> tokens = {};  // what was drawn, the stop token included
   engine::FinishReason finish = engine::FinishReason::none;
-  std::string error;                 // with FinishReason::error and cancelled
+  std::string error = {};                 // with FinishReason::error and cancelled
   bool empty() const { return reasoning.empty() && content.empty() && tokens.empty() && finish == engine::FinishReason::none; }
 };
 
