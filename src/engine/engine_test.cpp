@@ -183,7 +183,7 @@ TEST_P(EngineInProfile, SurvivesACancelStorm) {
 }
 
 TEST(EngineExact, AnyCutOfAPromptGivesTheSameBits) {
-  const std::vector<Request> requests{request(prompt_of(150, 3), 4)};
+  const std::vector<Request> requests{request(prompt_of(90, 3), 4)};
   const std::vector<Answer> want = alone(requests, loaded(Profile::exact));
   for (int64_t budget : {1, 7, 63, 100}) {
     EngineOptions o = options(budget, 1);

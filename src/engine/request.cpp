@@ -6,7 +6,7 @@
 namespace winnow::engine {
 namespace {
 
-std::optional<Error> refuse(std::string message) { return Error(std::move(message), Failure::usage); }
+std::optional<Error> refuse(const std::string& message) { return Error(message, Failure::usage); }
 
 std::optional<Error> wrong_token(std::string_view field, int64_t token, int64_t vocab) {
   if (token >= 0 && token < vocab) return {};
