@@ -2,6 +2,7 @@
 
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
+#include <unicode/uniset.h>
 #include <unicode/utf8.h>
 
 #include <algorithm>
@@ -13,11 +14,20 @@ namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 30;  // ICU counts in 32 bits
 
+// NFC of the Unicode version that the `tokenizers` package normalises by: later characters stay as they are.
 const icu::Normalizer2& nfc() {
-  UErrorCode status = U_ZERO_ERROR;
-  const icu::Normalizer2* n = icu::Normalizer2::getNFCInstance(status);
-  if (U_FAILURE(status)) throw error("ICU cannot load its normalisation data ({}); is libicu installed whole?", u_errorName(status));
-  return *n;
+  static const icu::FilteredNormalizer2 normalizer = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    const icu::Normalizer2* all = icu::Normalizer2::getNFCInstance(status);
+    static const icu::UnicodeSet known = [&] {
+      icu::UnicodeSet set(u"[:age=9.0:]", status);
+      set.freeze();
+      return set;
+    }();
+    if (U_FAILURE(status)) throw error("ICU cannot load its normalisation data ({}); is libicu installed whole?", u_errorName(status));
+    return icu::FilteredNormalizer2(*all, known);
+  }();
+  return normalizer;
 }
 
 struct Place { size_t begin, end; UChar32 code; };

@@ -1,6 +1,7 @@
 // A pre-tokenizer's regular expression. tokenizer.json holds Oniguruma syntax (what the `tokenizers` package runs); it is
 // rewritten for PCRE2 where the two differ (\s is White_Space there) and refused by name where they might differ in a
-// way that we did not prove equal. \p{..} of both is Unicode 14.
+// way that we did not prove equal. Character classes are those of PCRE2's Unicode version (14 in Debian 12); characters that
+// later versions added have no class here, while the package knows some of them.
 #pragma once
 
 #include <memory>

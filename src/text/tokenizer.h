@@ -3,8 +3,9 @@
 // business. Ill-formed UTF-8 becomes U+FFFD first (utf8.h). What of tokenizer.json is not supported is refused by name.
 // A Tokenizer is immutable after load and may be used by many threads.
 //
-// Known differences: NFC follows ICU's Unicode version; a file whose added token is also the product of merges never
-// gives that token for text in which it is not matched as an added token.
+// Known differences: characters that Unicode added after version 14 belong to no class in the pre-tokenizer's pattern
+// (regex.h); a file whose added token is also the product of merges never gives that token for text in which it is not
+// matched as an added token.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,7 @@
 #include "text/tokenizer_json.h"
 
+#include <unicode/uniset.h>
+
 #include <boost/json.hpp>
 
 #include <algorithm>
@@ -21,9 +23,6 @@ constexpr size_t kMaxSteps = 32;
 
 // GPT-2's pattern, which ByteLevel applies unless "use_regex" is false.
 constexpr std::string_view kByteLevelPattern = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-// ASCII punctuation is more than \p{P}.
-constexpr std::string_view kPunctuationPattern = "[!-/:-@\\[-`{-~\\p{P}]";
-
 // A value of the file and its path in it, for messages. Whatever does not fit throws an Error.
 class Field {
  public:
@@ -107,6 +106,18 @@ SplitStep make_step(std::string_view oniguruma, std::string_view where, Behavior
   return {Regex::compile(pattern, where).or_throw(), behavior, invert};
 }
 
+// What the package's Punctuation splits at: ASCII punctuation and the P categories of Unicode 8, in which two characters
+// were punctuation that no longer are.
+Regex punctuation(std::string_view where) {
+  UErrorCode status = U_ZERO_ERROR;
+  const icu::UnicodeSet set(u"[!-/\\:-@\\[-`\\{-~\\u166D\\U000111C9[[:P:]&[:age=8.0:]]]", status);
+  if (U_FAILURE(status)) throw error("ICU cannot load its character properties ({}); is libicu installed whole?", u_errorName(status));
+  std::string pattern = "[";
+  for (int32_t i = 0; i < set.getRangeCount(); ++i)
+    pattern += fmt::format("\\x{{{:x}}}-\\x{{{:x}}}", static_cast<uint32_t>(set.getRangeStart(i)), static_cast<uint32_t>(set.getRangeEnd(i)));
+  return Regex::compile(pattern + "]", where).or_throw();
+}
+
 // True if the step was ByteLevel, which must come last: what follows would see byte symbols instead of text.
 bool read_step(const Field& f, std::vector<SplitStep>& steps) {
   const std::string_view type = f["type"].string();
@@ -129,8 +140,7 @@ bool read_step(const Field& f, std::vector<SplitStep>& steps) {
   }
   if (type == "Punctuation") {
     const Behavior behavior = f["behavior"].null() ? Behavior::isolated : read_behavior(f["behavior"]);
-    // A constant of ours, beyond the syntax that to_pcre2 lets pass.
-    steps.push_back({Regex::compile(std::string(kPunctuationPattern), f.path()).or_throw(), behavior, false});
+    steps.push_back({punctuation(f.path()), behavior, false});
     return false;
   }
   if (type == "ByteLevel") {

@@ -15,6 +15,7 @@ import os
 import random
 import subprocess
 import sys
+import unicodedata
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DATA = os.path.join(ROOT, "tests", "data", "text")
@@ -368,10 +369,64 @@ def make_templates():
         f.write('{"sample":' + json.dumps(SAMPLE) + ',"cases":[\n' + ",\n".join(lines) + "\n]}\n")
 
 
+def known(c):
+    if unicodedata.unidata_version != "14.0.0":
+        sys.exit("random needs the character database of Unicode 14: Python 3.11")
+    return unicodedata.category(chr(c)) not in ("Cs", "Cn")
+
+
+def random_text(rng):
+    """Anything: pieces of the corpus, code points of every plane, spaces, marks, look-alikes, ill-formed bytes."""
+    pieces = list(CORPUS.values())
+    spaces = " \t\n\r\x0b\x0c\x85\u00a0\u1680\u180e\u2003\u2028\u202f\u3000\ufeff"
+    out = b""
+    for _ in range(rng.randrange(1, 40)):
+        kind = rng.randrange(8)
+        if kind == 0:
+            p = rng.choice(pieces)
+            i = rng.randrange(len(p) + 1)
+            out += p[i:i + rng.randrange(30)].encode()
+        elif kind == 1:
+            c = rng.choice([rng.randrange(0x80), rng.randrange(0x3000), rng.randrange(0x10000), rng.randrange(0x110000)])
+            # Characters later than Unicode 14 are a known difference (src/text/tokenizer.h).
+            out += (chr(c) if known(c) else "x").encode() * rng.choice([1, 1, 1, 2, 5])
+        elif kind == 2:
+            out += "".join(rng.choice(spaces) for _ in range(rng.randrange(1, 5))).encode()
+        elif kind == 3:
+            out += "".join(chr(rng.randrange(0x300, 0x370)) for _ in range(rng.randrange(1, 4))).encode()
+        elif kind == 4:
+            out += rng.choice(["<|user|>", "<think>", "solo", "<left>", "<right>", "<both>", "<mask>", "<|", "café!tok", "'S", "'re", "don't", "--", "☃"]).encode()
+        elif kind == 5 and rng.randrange(4) == 0:
+            out += bytes(rng.choice([rng.randrange(256), 0x80, 0xE4, 0xF0, 0xED, 0xFF]) for _ in range(rng.randrange(1, 3))) + b"~"
+        else:
+            out += "".join(rng.choice("abcdefghijklmnopqrstuvwxyz  ABC019.,;'\"-") for _ in range(rng.randrange(1, 12))).encode()
+    return out
+
+
+def compare_random(program, count=20_000):
+    seed = random.randrange(1 << 30)
+    rng = random.Random(seed)
+    texts = [random_text(rng) for _ in range(count)]
+    bad = 0
+    for name, t in tokenizers_used().items():
+        path = os.path.join(MODEL, "tokenizer.json") if name == "winnow-tiny" else os.path.join(DATA, f"tokenizer_{name}.json")
+        done = subprocess.run([program, path], input="".join(x.hex() + "\n" for x in texts), capture_output=True, text=True, check=True)
+        for x, line in zip(texts, done.stdout.splitlines(), strict=True):
+            want = t.encode(x.decode("utf-8", "replace"), add_special_tokens=False).ids
+            if want != [int(i) for i in line.split()]:
+                bad += 1
+                if bad <= 10:
+                    print(f"{name}: {x.hex()}\n  package {want}\n  winnow  {line}")
+    print(f"seed {seed}: {count} texts, {len(tokenizers_used())} tokenizers, {bad} differ")
+    return bad == 0
+
+
 def main():
     if sys.argv[1:] == ["make"]:
         make_tokens()
         make_templates()
+    elif sys.argv[1:2] == ["random"] and len(sys.argv) == 3:
+        sys.exit(0 if compare_random(sys.argv[2]) else 1)
     else:
         sys.exit(__doc__)
 
