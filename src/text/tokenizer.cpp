@@ -119,8 +119,10 @@ std::vector<Token> Tokenizer::encode(std::span<const Piece> pieces) const {
   std::string text;
   Runs runs;
   for (const Piece& p : pieces) {
+    if (p.text.empty()) continue;
     text += p.text;
-    if (!p.text.empty()) runs.push_back({text.size(), p.trusted});
+    if (!runs.empty() && runs.back().trusted == p.trusted) runs.back().end = text.size();
+    else runs.push_back({text.size(), p.trusted});
   }
   return impl_->encode(std::move(text), std::move(runs));
 }

@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "text/nfc.h"
 #include "text/utf8.h"
 
 namespace winnow::text {
@@ -172,6 +173,7 @@ TEST(Tokenizer, TrustSurvivesNormalisation) {
   };
   EXPECT_TRUE(has({{"cafe\xcc\x81!tok", true}}));
   EXPECT_TRUE(has({{"e\xcc\x81", false}, {"cafe\xcc\x81!tok", true}, {"e\xcc\x81", false}}));
+  EXPECT_TRUE(has({{"cafe", true}, {"\xcc\x81!tok", true}}));
   EXPECT_FALSE(has({{"cafe\xcc\x81!tok", false}}));
   EXPECT_FALSE(has({{"cafe", true}, {"\xcc\x81", false}, {"!tok", true}}));
   EXPECT_FALSE(has({{"caf", true}, {"e", false}, {"\xcc\x81!tok", true}}));
@@ -286,6 +288,20 @@ TEST(Utf8, RunsMoveWithTheText) {
   EXPECT_EQ(text, "a\xef\xbf\xbd" "b\xe4\xb8\xad" "c");
   const size_t ends[] = {1, 4, 5, 8, 9};  // the character that trusted and untrusted text share is untrusted
   for (size_t i = 0; i < 5; ++i) EXPECT_EQ(runs[i].end, ends[i]) << i;
+}
+
+TEST(Nfc, ComposedAcrossAuthorsIsUntrusted) {
+  std::string text = "ae\xcc\x81x";
+  Runs runs{{2, true}, {4, false}, {5, true}};
+  to_nfc(text, runs);
+  EXPECT_EQ(text, "a\xc3\xa9x");
+  std::string trust;
+  size_t begin = 0;
+  for (const Run& r : runs) {
+    trust.append(r.end - begin, r.trusted ? 'T' : 'u');
+    begin = r.end;
+  }
+  EXPECT_EQ(trust, "TuuT");
 }
 
 TEST(Utf8, CompleteLength) {
