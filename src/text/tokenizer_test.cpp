@@ -297,7 +297,7 @@ TEST(Nfc, ComposedAcrossAuthorsIsUntrusted) {
   EXPECT_EQ(text, "a\xc3\xa9x");
   std::string trust;
   size_t begin = 0;
-  for (const Run& r : runs) {
+  for (const auto& r : runs) {
     trust.append(r.end - begin, r.trusted ? 'T' : 'u');
     begin = r.end;
   }
