@@ -51,11 +51,12 @@ struct Reference {
   std::map<int64_t, ConstTensorView> hidden;               // layer -> [rows, streams, hidden]
 };
 
-// Discontinuous choices of a run, by layer and position.
+// What a run hands on to others of the same prompt: its discontinuous choices by layer and position, and its logits.
 struct Choices {
   using At = std::pair<int64_t, int64_t>;
   std::map<At, Selection> selected;
   std::map<At, std::vector<int32_t>> experts;
+  std::vector<float> logits;  // of the reference's rows
 };
 
 struct Report {
@@ -70,42 +71,86 @@ struct Report {
   double recall() const { return choosing_rows ? recall_sum / static_cast<double>(choosing_rows) : 1; }
 };
 
-std::vector<int32_t> ints(const weights::SafetensorsFile& f, const std::string& name) {
-  const ConstTensorView v = f.view(name);
-  if (v.dtype != DType::i32) throw error("{}: tensor {} must be int32", f.path(), name);
-  return {v.as<int32_t>(), v.as<int32_t>() + v.elements()};
+// The reference file, of which every tensor of a prompt must be asked for: one that nobody compares would pass unseen.
+class ReferenceFile {
+ public:
+  explicit ReferenceFile(const std::string& path) : f_(weights::SafetensorsFile::open(path).or_throw()) {}
+  bool has(const std::string& name) const { return f_.find(name); }
+  // Floats must be finite: nothing can be compared with a NaN.
+  ConstTensorView tensor(const std::string& name, DType type, int rank) {
+    const weights::TensorInfo* info = f_.find(name);
+    if (!info) throw error("{}: tensor {} is missing", f_.path(), name);
+    if (info->dtype != type || static_cast<int>(info->shape.size()) != rank)
+      throw error("{}: tensor {} must have the dtype {} and {} dimension{}", f_.path(), name, winnow::name_of(type), rank, rank > 1 ? "s" : "");
+    asked_.insert(name);
+    const ConstTensorView v = f_.view(name);
+    for (int64_t i = 0; type == DType::f32 && i < v.elements(); ++i)
+      if (!std::isfinite(v.as<float>()[i])) throw error("{}: tensor {} has a value that is not finite", f_.path(), name);
+    return v;
+  }
+  // Values in [low, high).
+  std::vector<int32_t> ints(const std::string& name, int64_t low, int64_t high, int rank = 1) {
+    const ConstTensorView v = tensor(name, DType::i32, rank);
+    std::vector<int32_t> list(v.as<int32_t>(), v.as<int32_t>() + v.elements());
+    for (int32_t i : list)
+      if (i < low || i >= high) throw error("{}: tensor {} has {}; allowed are {} to {}", f_.path(), name, i, low, high - 1);
+    return list;
+  }
+  void expect(bool fits, const std::string& name, std::string_view what) const {
+    if (!fits) throw error("{}: tensor {} does not fit: it must have {}", f_.path(), name, what);
+  }
+  void expect_all_asked() const {
+    for (const auto& [name, info] : f_.tensors())
+      if (name.size() > 1 && name[0] == 'p' && name[1] >= '0' && name[1] <= '9' && !asked_.contains(name))
+        throw error("{}: tensor {} belongs to no prompt, layer or comparison that there is", f_.path(), name);
+  }
+  const std::string& path() const { return f_.path(); }
+
+ private:
+  weights::SafetensorsFile f_;
+  std::set<std::string> asked_;
+};
+
+Reference read_prompt(ReferenceFile& f, const std::string& p, const weights::Config& c) {
+  Reference r;
+  r.prompt = f.ints(p + "input_ids", 0, c.vocab_size);
+  const auto tokens = static_cast<int64_t>(r.prompt.size());
+  f.expect(tokens > 0, p + "input_ids", "a token");
+  const auto rows_fit = [&](const ConstTensorView& v) { return v.shape[0] >= 1 && v.shape[0] <= tokens; };
+  r.logits = f.tensor(p + "logits_last", DType::f32, 2);
+  f.expect(rows_fit(r.logits) && r.logits.shape[1] == c.vocab_size, p + "logits_last", "1 to the prompt's tokens rows, and vocab_size columns");
+  r.greedy = f.ints(p + "greedy", 0, c.vocab_size);
+  const ConstTensorView margin = f.tensor(p + "greedy_margin", DType::f32, 1);
+  f.expect(margin.elements() == static_cast<int64_t>(r.greedy.size()), p + "greedy_margin", "a value for each greedy token");
+  r.margin.assign(margin.as<float>(), margin.as<float>() + margin.elements());
+  for (int64_t layer = 0; layer <= static_cast<int64_t>(c.layers.size()); ++layer) {
+    const bool last = layer == static_cast<int64_t>(c.layers.size());
+    const std::string topk = fmt::format("{}topk.{}", p, layer), hidden = fmt::format("{}hidden.{}", p, layer);
+    if (f.has(topk) && !last && c.layers[static_cast<size_t>(layer)].mixer == weights::Mixer::mla) {
+      const std::vector<int32_t> ids = f.ints(topk, -1, tokens, 2);
+      const ConstTensorView v = f.tensor(topk, DType::i32, 2);
+      f.expect(rows_fit(v), topk, "1 to the prompt's tokens rows");
+      for (int64_t row = 0; row < v.shape[0]; ++row) {
+        Selection s(ids.begin() + row * v.shape[1], ids.begin() + (row + 1) * v.shape[1]);
+        std::erase(s, -1);
+        std::sort(s.begin(), s.end());
+        r.selected[layer].push_back(std::move(s));
+      }
+    }
+    if (!f.has(hidden)) continue;
+    const ConstTensorView v = f.tensor(hidden, DType::f32, last ? 2 : 3);
+    f.expect(rows_fit(v) && v.shape[v.rank - 1] == c.hidden_size && (last || v.shape[1] == c.hc_streams), hidden,
+             "1 to the prompt's tokens rows of hc_mult x hidden_size, or of hidden_size after the last layer");
+    if (!last) r.hidden[layer] = v;  // after the last layer: the normed row, which the logits stand for
+  }
+  return r;
 }
 
-std::vector<Reference> read_references(const weights::SafetensorsFile& f, const weights::Config& c) {
+std::vector<Reference> read_references(ReferenceFile& f, const weights::Config& c) {
   std::vector<Reference> list;
-  for (int64_t k = 0; f.find(fmt::format("p{}.input_ids", k)); ++k) {
-    const std::string p = fmt::format("p{}.", k);
-    for (const char* part : {"logits_last", "greedy", "greedy_margin"})
-      if (!f.find(p + part)) throw error("{}: tensor {}{} is missing", f.path(), p, part);
-    Reference r{.prompt = ints(f, p + "input_ids"), .greedy = ints(f, p + "greedy"), .margin = {}, .logits = f.view(p + "logits_last"), .selected = {}, .hidden = {}};
-    const ConstTensorView margin = f.view(p + "greedy_margin");
-    if (margin.dtype != DType::f32 || r.logits.dtype != DType::f32 || r.logits.rank != 2 || r.logits.shape[1] != c.vocab_size ||
-        margin.elements() != static_cast<int64_t>(r.greedy.size()) || r.logits.shape[0] > static_cast<int64_t>(r.prompt.size()))
-      throw error("{}: shapes of prompt {} do not fit each other or the checkpoint's vocabulary of {}", f.path(), k, c.vocab_size);
-    for (int32_t t : r.prompt)
-      if (t < 0 || t >= c.vocab_size) throw error("{}: {}input_ids has token {}, outside the vocabulary", f.path(), p, t);
-    r.margin.assign(margin.as<float>(), margin.as<float>() + margin.elements());
-    for (int64_t layer = 0; layer < static_cast<int64_t>(c.layers.size()); ++layer) {
-      const std::string topk = fmt::format("{}topk.{}", p, layer), hidden = fmt::format("{}hidden.{}", p, layer);
-      if (f.find(topk)) {
-        const ConstTensorView v = f.view(topk);
-        for (int64_t row = 0; row < v.shape[0]; ++row) {
-          Selection s(v.as<int32_t>() + row * v.shape[1], v.as<int32_t>() + (row + 1) * v.shape[1]);
-          std::erase_if(s, [](int32_t t) { return t < 0; });
-          std::sort(s.begin(), s.end());
-          r.selected[layer].push_back(std::move(s));
-        }
-      }
-      if (f.find(hidden)) r.hidden[layer] = f.view(hidden);
-    }
-    list.push_back(std::move(r));
-  }
+  for (int64_t k = 0; f.has(fmt::format("p{}.input_ids", k)); ++k) list.push_back(read_prompt(f, fmt::format("p{}.", k), c));
   if (list.empty()) throw error("{}: no tensor p0.input_ids: this file holds no text prompts", f.path());
+  f.expect_all_asked();
   return list;
 }
 
@@ -156,7 +201,6 @@ class Watcher {
     if (it == ref_.hidden.end()) return;
     const ConstTensorView want = it->second;
     const int64_t width = x.shape[1] * x.shape[2];
-    if (want.elements() != want.shape[0] * width) return;  // the entry after the last layer holds the normed row
     double difference = 0, norm = 0, largest = 0, worst = 0;
     for (int64_t t = 0; t < x.shape[0]; ++t) {
       const int64_t row = stored_row(t, want.shape[0]);
@@ -169,7 +213,9 @@ class Watcher {
         largest = std::max(largest, std::abs(w));
       }
     }
-    if (norm > 0) report_.stream_error = std::max(report_.stream_error, tolerance_.exact ? worst / largest : std::sqrt(difference / norm));
+    if (difference == 0) return;
+    const double error = std::isnan(difference) ? INFINITY : tolerance_.exact ? worst / largest : std::sqrt(difference / norm);
+    report_.stream_error = std::max(report_.stream_error, error);
   }
 
   void scored(LayerIndex layer, int64_t first, ConstTensorView score) {
@@ -306,7 +352,9 @@ Report run_prompt(const Reference& ref, models::Glm5Next& model, Runner& runner,
   int32_t token = -1;
   runner.reset();
   runner.prefill(ref.prompt, rows, [&](int64_t t, std::span<const float> logits) {
-    const float* want = ref.logits.as<float>() + (t - (total - rows)) * vocab;
+    // What noise does is seen against the run without it: a wrong reference must not pass for noise.
+    const float* want = (mode.noise ? mode.follow->logits.data() : ref.logits.as<float>()) + (t - (total - rows)) * vocab;
+    if (mode.record) mode.record->logits.insert(mode.record->logits.end(), logits.begin(), logits.end());
     token = argmax(logits);
     // Rows before the first complete pool of a model without a tail select nothing (see compare_row).
     if (!config.index_tail && t + 1 < config.index_kpool) return;
@@ -318,7 +366,7 @@ Report run_prompt(const Reference& ref, models::Glm5Next& model, Runner& runner,
       largest = std::max<double>(largest, std::abs(want[i]));
     }
   }, &probe);
-  report.logit_error = largest == 0 ? 0 : tolerance.exact ? worst / largest : std::sqrt(difference / norm);
+  report.logit_error = difference == 0 ? 0 : tolerance.exact ? worst / largest : std::sqrt(difference / norm);
   // Without a tail the first rows of the reference attend to all keys, later ones included, which no causal engine can do. In
   // short prompts everything stands on those rows: only their selection is compared.
   report.compared_logits = config.index_tail || total >= 8 * config.index_kpool;
@@ -361,7 +409,7 @@ struct Side {
 };
 
 int verify(device::Device& device, const std::string& dir, const models::Options& options) {
-  const weights::SafetensorsFile golden = weights::SafetensorsFile::open(dir + "/golden.safetensors").or_throw();
+  ReferenceFile golden(dir + "/golden.safetensors");
   const weights::Checkpoint checkpoint = weights::Checkpoint::open(dir).or_throw();
   const std::vector<Reference> references = read_references(golden, checkpoint.config());
   models::Options o = options;

@@ -206,3 +206,94 @@ def test_info(winnow):
     r = winnow("info")
     assert r.returncode == 0 and "glm5_next" in r.stdout
     assert winnow("info", MODEL).stdout == r.stdout
+
+
+REFERENCE = ROOT / "tests" / "golden" / "random-kda-only"
+
+
+def read_tensors(path):
+    """name -> [dtype, shape, bytes]"""
+    data = path.read_bytes()
+    n = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + n])
+    return {name: [t["dtype"], t["shape"], data[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]]] for name, t in header.items() if name != "__metadata__"}
+
+
+def write_tensors(path, tensors):
+    header, body = {}, b""
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def put(name, *, dtype=None, shape=None, value=None, form="<i"):
+    """Spoils a tensor; `value` goes to its first element."""
+    def spoil(tensors):
+        t = tensors[name]
+        if shape is not None:
+            t[1] = shape
+        if dtype is not None:
+            t[0] = dtype
+        if value is not None:
+            t[2] = struct.pack(form, value) + t[2][4:]
+    return spoil
+
+
+def add(name, of):
+    return lambda tensors: tensors.update({name: list(tensors[of])})
+
+
+def drop(name):
+    return lambda tensors: tensors.pop(name)
+
+
+SPOILED = [
+    (drop("p2.logits_last"), "p2.logits_last is missing"),
+    (drop("p0.input_ids"), "no tensor p0.input_ids"),
+    (drop("p3.input_ids"), "p3.", "belongs to no prompt"),
+    (put("p1.input_ids", value=-1), "p1.input_ids has -1", "0 to 30"),
+    (put("p1.greedy", value=31), "p1.greedy has 31"),
+    (put("p1.greedy", value=-5), "p1.greedy has -5"),
+    (put("p1.input_ids", dtype="F32"), "p1.input_ids", "i32"),
+    (put("p1.input_ids", shape=[1, 2]), "p1.input_ids", "1 dimension"),
+    (put("p2.logits_last", value=float("nan"), form="<f"), "p2.logits_last", "not finite"),
+    (put("p2.logits_last", shape=[31, 4]), "p2.logits_last", "vocab_size"),
+    (put("p2.logits_last", dtype="I32"), "p2.logits_last", "f32"),
+    (put("p2.greedy_margin", value=float("nan"), form="<f"), "p2.greedy_margin", "not finite"),
+    (put("p2.greedy_margin", shape=[1, 3]), "p2.greedy_margin", "1 dimension"),
+    (put("p1.hidden.1", dtype="I32"), "p1.hidden.1", "f32"),
+    (put("p1.hidden.1", shape=[2, 72]), "p1.hidden.1", "3 dimensions"),
+    (put("p1.hidden.1", shape=[2, 36, 2]), "p1.hidden.1", "hidden_size"),
+    (add("p1.hidden.9", "p1.hidden.1"), "p1.hidden.9", "belongs to no"),
+    (add("p1.topk.0", "p1.input_ids"), "p1.topk.0", "belongs to no"),  # a KDA layer selects nothing
+]
+
+
+@pytest.mark.parametrize("spoil, words", [(s, w) for s, *w in SPOILED], ids=[w[0].split()[0] + f"-{i}" for i, (_, *w) in enumerate(SPOILED)])
+def test_verify_refuses_a_spoiled_reference(winnow, tmp_path, spoil, words):
+    for name in ["config.json", "model.safetensors"]:
+        (tmp_path / name).symlink_to(REFERENCE / name)
+    tensors = read_tensors(REFERENCE / "golden.safetensors")
+    spoil(tensors)
+    write_tensors(tmp_path / "golden.safetensors", tensors)
+    failed(winnow("verify", str(tmp_path), "--threads", "1"), 3, str(tmp_path / "golden.safetensors"), *words)
+
+
+@pytest.mark.parametrize("name", ["logits_last", "greedy", "hidden.1"])
+@pytest.mark.parametrize("profile", ["exact", "fast"])
+def test_verify_sees_a_wrong_reference(winnow, tmp_path, name, profile):
+    for file in ["config.json", "model.safetensors"]:
+        (tmp_path / file).symlink_to(REFERENCE / file)
+    tensors = read_tensors(REFERENCE / "golden.safetensors")
+    t = tensors["p1." + name]
+    if name == "greedy":
+        t[2] = b"".join(struct.pack("<i", (i + 1) % 31) for i, in struct.iter_unpack("<i", t[2]))
+        tensors["p1.greedy_margin"][2] = struct.pack("<f", 9.0) * (len(t[2]) // 4)
+    else:
+        t[2] = bytes(len(t[2]))  # zeros: what is relative to them must not pass for equal
+    write_tensors(tmp_path / "golden.safetensors", tensors)
+    r = winnow("verify", str(tmp_path), "--threads", "1", "--profile", profile)
+    assert r.returncode == 1 and "1 of 6 prompts differ" in r.stdout, r.stdout

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every reference set that is here, in profile exact (all must agree), profile fast with bf16 and fp8 index keys, the reference
-# back end on one set, and exact with each instruction set of this machine. Usage: tests/golden/run.sh path/to/winnow
+# back end on one set, and exact with each instruction set of this machine. The sets random-*, of shapes that no model has
+# (tools/make_random_golden.py sets tests/golden), have too few rows to judge rounding by: exact only. Usage: tests/golden/run.sh path/to/winnow
 set -uo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 winnow=$(readlink -f "$1")
@@ -24,7 +25,7 @@ for set in build/golden/*/ tests/golden/*/ models/winnow-tiny/; do
   [ -f "$set/golden.safetensors" ] || continue
   name=$(basename "$set")
   verify "$name, exact" "$set" --profile exact
-  verify "$name, fast" "$set" --profile fast
+  [[ $name = random-* ]] || verify "$name, fast" "$set" --profile fast
 done
 for isa in avx2 avx512; do
   grep -q "${isa/avx512/avx512f}" /proc/cpuinfo && verify "tiny, exact, $isa" build/golden/tiny --profile exact --kernel isa=$isa
