@@ -27,6 +27,7 @@ for set in build/golden/*/ tests/golden/*/ models/winnow-tiny/; do
   verify "$name, exact" "$set" --profile exact
   [[ $name = random-* ]] || verify "$name, fast" "$set" --profile fast
 done
+verify "winnow-tiny, fast, fp8 index keys" models/winnow-tiny --profile fast --index-keys fp8
 for isa in avx2 avx512; do
   grep -q "${isa/avx512/avx512f}" /proc/cpuinfo && verify "tiny, exact, $isa" build/golden/tiny --profile exact --kernel isa=$isa
 done
