@@ -120,11 +120,19 @@ struct Glm5Next::Impl {
   template <class Source>
   void want(Source& s, Projection& p, const std::string& name, int64_t n, int64_t kk) { want(s, p, name, n, kk, act, wide); }
 
+  // Type of a matrix whose op takes no scale.
+  template <class Source>
+  DType unscaled_type_of(Source& s, const std::string& name) {
+    const DType type = s.type_of(name);
+    if (type == DType::e4m3) throw error("{}: is stored as e4m3; this tensor must be f32, bf16 or f16", name);
+    return type;
+  }
+
   template <class Source>
   void want_site(Source& s, MhcSite& site, const std::string& layer, const std::string& kind, const std::string& norm) {
     const int64_t n = config.hc_streams, m = (2 + n) * n, width = n * config.hidden_size;
     const std::string fn = layer + "hc_" + kind + "_fn";
-    site.pre = choose<MhcPre>({wide, s.type_of(fn), act, n, config.hidden_size, config.hc_iterations});
+    site.pre = choose<MhcPre>({wide, unscaled_type_of(s, fn), act, n, config.hidden_size, config.hc_iterations});
     s.matrix(&site.fn, fn, m, width);
     s.f32(&site.base, layer + "hc_" + kind + "_base", {m});
     s.f32(&site.scale, layer + "hc_" + kind + "_scale", {3});
@@ -235,7 +243,7 @@ struct Glm5Next::Impl {
   void want_all(Source& s) {
     const weights::Config& c = config;
     w.layers.resize(c.layers.size());
-    k.embed = choose<Embedding>({s.type_of("embed_tokens.weight"), wide, c.vocab_size, c.hc_streams, c.hidden_size});
+    k.embed = choose<Embedding>({unscaled_type_of(s, "embed_tokens.weight"), wide, c.vocab_size, c.hc_streams, c.hidden_size});
     s.matrix(&w.embed, "embed_tokens.weight", c.vocab_size, c.hidden_size);
     for (size_t i = 0; i < c.layers.size(); ++i) {
       LayerWeights& l = w.layers[i];

@@ -13,10 +13,13 @@ void run(Queue&, Scratch, const Embedding::Spec& s, const Embedding::Args& a) {
   }
 }
 
+// e4m3 codes mean nothing without their scales.
+const char* why_not(const Caps&, const Embedding::Spec& s) { return s.table == DType::e4m3 ? "only f32 and bf16" : nullptr; }
+
 }  // namespace
 
 List<Embedding> kernels(Embedding, Ref) {
-  static constexpr Kernel<Embedding> list[] = {{.name = "embedding.ref", .why_not = always, .run = run}};
+  static constexpr Kernel<Embedding> list[] = {{.name = "embedding.ref", .why_not = why_not, .run = run}};
   return list;
 }
 

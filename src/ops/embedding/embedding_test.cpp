@@ -33,6 +33,12 @@ TEST(Embedding, EveryStreamStartsAsTheSameRow) {
   for (int i = 0; i < 6; ++i) EXPECT_EQ(y.as<float>()[i], i % 2 ? 4 : 3);
 }
 
+TEST(Embedding, NoKernelTakesCodesWithoutScales) {
+  const Embedding::Spec spec{DType::e4m3, DType::f32, 2, 1, 2};
+  for (const Kernel<Embedding>& k : kernels(Embedding{}, Ref{})) EXPECT_NE(k.why_not({}, spec), nullptr) << k.name;
+  for (const Kernel<Embedding>& k : kernels(Embedding{}, Cpu{})) EXPECT_NE(k.why_not({}, spec), nullptr) << k.name;
+}
+
 TEST(EmbeddingDeathTest, AnIdOutsideTheVocabulary) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const Embedding::Spec spec{DType::f32, DType::f32, 2, 1, 2};

@@ -96,10 +96,13 @@ void run_head(Queue&, Scratch, const MhcHead::Spec& s, const MhcHead::Args& a) {
   }
 }
 
+// e4m3 codes mean nothing without their scales.
+const char* why_not(const Caps&, const MhcPre::Spec& s) { return s.fn == DType::e4m3 ? "only f32 and bf16" : nullptr; }
+
 }  // namespace
 
 List<MhcPre> kernels(MhcPre, Ref) {
-  static constexpr Kernel<MhcPre> list[] = {{.name = "mhc_pre.ref", .why_not = always, .run = run_pre}};
+  static constexpr Kernel<MhcPre> list[] = {{.name = "mhc_pre.ref", .why_not = why_not, .run = run_pre}};
   return list;
 }
 List<MhcPost> kernels(MhcPost, Ref) {

@@ -230,6 +230,12 @@ TEST(MhcHead, WorkedMean) {
   });
 }
 
+TEST(MhcPre, NoKernelTakesCodesWithoutScales) {
+  const MhcPre::Spec spec{DType::f32, DType::e4m3, DType::f32, 2, 2, 1};
+  for (const Kernel<MhcPre>& k : kernels(MhcPre{}, Ref{})) EXPECT_NE(k.why_not({}, spec), nullptr) << k.name;
+  for (const Kernel<MhcPre>& k : kernels(MhcPre{}, Cpu{})) EXPECT_NE(k.why_not({}, spec), nullptr) << k.name;
+}
+
 TEST(MhcHeadDeathTest, AChosenRowOutsideTheStep) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const MhcHead::Spec spec{DType::f32, DType::f32, 2, 2};
