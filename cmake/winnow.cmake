@@ -27,7 +27,7 @@ function(winnow_library name)
   # Highway compiles a kernel file once for each instruction set by including it again: never in a unity batch.
   foreach(s ${sources})
     if(s MATCHES "_cpu\\.cpp$")
-      set_source_files_properties(${s} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS -O3)
+      set_source_files_properties(${s} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS "$<$<NOT:$<CONFIG:Sanitize>>:-O3>")
     endif()
   endforeach()
 
