@@ -25,9 +25,7 @@ float to_float(E4m3 v) {
   return (v.bits & 0x80) ? -magnitude : magnitude;
 }
 
-float to_float(E8m0 v) {
-  return v.bits == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, v.bits - 127);
-}
+float to_float(E8m0 v) { return v.bits == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, v.bits - 127); }
 
 float e2m1_to_float(uint8_t code) {
   constexpr float kMagnitude[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};

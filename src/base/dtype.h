@@ -19,9 +19,15 @@ enum class DType : uint8_t { f32, bf16, f16, e4m3, e8m0, e2m1, i64, i32, i16, i8
 constexpr int bits_of(DType t) {
   switch (t) {
     case DType::i64: return 64;
-    case DType::f32: case DType::i32: return 32;
-    case DType::bf16: case DType::f16: case DType::i16: return 16;
-    case DType::e4m3: case DType::e8m0: case DType::i8: case DType::u8: return 8;
+    case DType::f32:
+    case DType::i32: return 32;
+    case DType::bf16:
+    case DType::f16:
+    case DType::i16: return 16;
+    case DType::e4m3:
+    case DType::e8m0:
+    case DType::i8:
+    case DType::u8: return 8;
     case DType::e2m1: return 4;
   }
   return 0;
@@ -48,10 +54,18 @@ constexpr std::string_view name_of(DType t) {
 }
 
 // Storage types, so that as<T>() can tell a bf16 from any other 16 bits.
-struct Bf16 { uint16_t bits; };
-struct F16 { uint16_t bits; };
-struct E4m3 { uint8_t bits; };
-struct E8m0 { uint8_t bits; };
+struct Bf16 {
+  uint16_t bits;
+};
+struct F16 {
+  uint16_t bits;
+};
+struct E4m3 {
+  uint8_t bits;
+};
+struct E8m0 {
+  uint8_t bits;
+};
 
 constexpr float to_float(Bf16 v) { return std::bit_cast<float>(static_cast<uint32_t>(v.bits) << 16); }
 float to_float(F16 v);
@@ -67,16 +81,47 @@ constexpr Bf16 to_bf16(float v) {
 }
 E4m3 to_e4m3(float v);  // round to nearest even, saturates at +-448; NaN -> 0x7F
 
-template <class T> struct DTypeOf;
-template <> struct DTypeOf<float> { static constexpr DType value = DType::f32; };
-template <> struct DTypeOf<Bf16> { static constexpr DType value = DType::bf16; };
-template <> struct DTypeOf<F16> { static constexpr DType value = DType::f16; };
-template <> struct DTypeOf<E4m3> { static constexpr DType value = DType::e4m3; };
-template <> struct DTypeOf<E8m0> { static constexpr DType value = DType::e8m0; };
-template <> struct DTypeOf<int64_t> { static constexpr DType value = DType::i64; };
-template <> struct DTypeOf<int32_t> { static constexpr DType value = DType::i32; };
-template <> struct DTypeOf<int16_t> { static constexpr DType value = DType::i16; };
-template <> struct DTypeOf<int8_t> { static constexpr DType value = DType::i8; };
-template <> struct DTypeOf<uint8_t> { static constexpr DType value = DType::u8; };
+template <class T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::f32;
+};
+template <>
+struct DTypeOf<Bf16> {
+  static constexpr DType value = DType::bf16;
+};
+template <>
+struct DTypeOf<F16> {
+  static constexpr DType value = DType::f16;
+};
+template <>
+struct DTypeOf<E4m3> {
+  static constexpr DType value = DType::e4m3;
+};
+template <>
+struct DTypeOf<E8m0> {
+  static constexpr DType value = DType::e8m0;
+};
+template <>
+struct DTypeOf<int64_t> {
+  static constexpr DType value = DType::i64;
+};
+template <>
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::i32;
+};
+template <>
+struct DTypeOf<int16_t> {
+  static constexpr DType value = DType::i16;
+};
+template <>
+struct DTypeOf<int8_t> {
+  static constexpr DType value = DType::i8;
+};
+template <>
+struct DTypeOf<uint8_t> {
+  static constexpr DType value = DType::u8;
+};
 
 }  // namespace winnow

@@ -30,7 +30,9 @@ class Error : public std::runtime_error {
 };
 
 template <class... A>
-Error error(fmt::format_string<A...> f, A&&... a) { return Error(fmt::format(f, std::forward<A>(a)...)); }
+Error error(fmt::format_string<A...> f, A&&... a) {
+  return Error(fmt::format(f, std::forward<A>(a)...));
+}
 
 // A value or the Error that says why there is none.
 template <class T>
@@ -57,7 +59,8 @@ class [[nodiscard]] Result {
 [[noreturn]] void check_failed(std::string_view message, std::source_location where);
 
 inline void check(bool condition, std::string_view message, std::source_location where = std::source_location::current()) {
-  if (!condition) [[unlikely]] check_failed(message, where);
+  if (!condition) [[unlikely]]
+    check_failed(message, where);
 }
 
 }  // namespace winnow

@@ -37,8 +37,14 @@ JsonWriter& JsonWriter::value(double v) { return raw(number(v)); }
 JsonWriter& JsonWriter::value(float v) { return raw(number(v)); }
 
 void JsonWriter::before_value() {
-  if (after_key_) { after_key_ = false; return; }
-  if (open_.empty()) { check(text_.empty(), "JSON has one value at the top"); return; }
+  if (after_key_) {
+    after_key_ = false;
+    return;
+  }
+  if (open_.empty()) {
+    check(text_.empty(), "JSON has one value at the top");
+    return;
+  }
   check(open_.back().close == ']', "a value in a JSON object needs a key");
   if (!open_.back().empty) text_ += style_.spaced ? ", " : ",";
   open_.back().empty = false;

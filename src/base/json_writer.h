@@ -31,7 +31,11 @@ class JsonWriter {
   JsonWriter& value(std::string_view text);
   JsonWriter& value(const char* text) { return value(std::string_view(text)); }
   JsonWriter& value(std::same_as<bool> auto b) { return raw(b ? "true" : "false"); }
-  JsonWriter& value(std::integral auto n) requires(!std::same_as<decltype(n), bool>) { return raw(std::to_string(n)); }
+  JsonWriter& value(std::integral auto n)
+    requires(!std::same_as<decltype(n), bool>)
+  {
+    return raw(std::to_string(n));
+  }
   JsonWriter& value(double v);
   JsonWriter& value(float v);  // the shortest digits of a float, not of the double that it widens to
   JsonWriter& null() { return raw("null"); }
@@ -39,7 +43,9 @@ class JsonWriter {
 
   // key and value in one
   template <class T>
-  JsonWriter& field(std::string_view name, const T& v) { return key(name).value(v); }
+  JsonWriter& field(std::string_view name, const T& v) {
+    return key(name).value(v);
+  }
 
   const std::string& text() const {
     check(open_.empty(), "JSON is not finished");
@@ -51,7 +57,10 @@ class JsonWriter {
   }
 
  private:
-  struct Level { char close; bool empty = true; };
+  struct Level {
+    char close;
+    bool empty = true;
+  };
   JsonWriter& open(char bracket);
   JsonWriter& close(char bracket);
   void before_value();

@@ -11,7 +11,9 @@ namespace winnow {
 namespace {
 
 template <class T>
-std::string written(T v, JsonStyle style = {}) { return JsonWriter(style).value(v).take(); }
+std::string written(T v, JsonStyle style = {}) {
+  return JsonWriter(style).value(v).take();
+}
 
 TEST(JsonWriter, WritesNumbersAsPython) {  // expected: json.dumps of CPython
   EXPECT_EQ(written(0.0), "0.0");
@@ -62,12 +64,14 @@ TEST(JsonWriter, NumbersReadBackAsThemselves) {
 TEST(JsonWriter, Escapes) {
   const std::string text = "a\"\\\n\r\t\b\f\x01\x7f é 語 😀";
   EXPECT_EQ(written(std::string_view(text)), "\"a\\\"\\\\\\n\\r\\t\\b\\f\\u0001\x7f é 語 😀\"");
-  EXPECT_EQ(written(std::string_view(text), {.ensure_ascii = true}),
-            "\"a\\\"\\\\\\n\\r\\t\\b\\f\\u0001\\u007f \\u00e9 \\u8a9e \\ud83d\\ude00\"");
+  EXPECT_EQ(written(std::string_view(text), {.ensure_ascii = true}), "\"a\\\"\\\\\\n\\r\\t\\b\\f\\u0001\\u007f \\u00e9 \\u8a9e \\ud83d\\ude00\"");
 }
 
 TEST(JsonWriter, RepairsInvalidUtf8) {
-  EXPECT_EQ(written(std::string_view("a\xff" "b\xe8\xaa")), "\"a\xef\xbf\xbd" "b\xef\xbf\xbd\"");
+  EXPECT_EQ(written(std::string_view("a\xff"
+                                     "b\xe8\xaa")),
+            "\"a\xef\xbf\xbd"
+            "b\xef\xbf\xbd\"");
   EXPECT_EQ(written(std::string_view("\xed\xa0\x80"), {.ensure_ascii = true}).find("\\ud800"), std::string::npos);
   EXPECT_EQ(written(std::string_view("\0x", 2)), "\"\\u0000x\"");
 }

@@ -39,12 +39,12 @@ struct IndexPages {
 
 struct KvViews {
   int64_t page_tokens = 64;
-  std::vector<TensorView> latent;     // a layer: [pages, page_tokens, latent_dim]
-  std::vector<IndexPages> index;      // a layer
-  std::vector<TensorView> pool_ring;  // a layer: [states, ring rows, 2, index_dim] f32: key, gate; row = pos % ring rows
-  std::vector<TensorView> state;      // a KDA layer: [states, heads, key_dim, value_dim] f32
+  std::vector<TensorView> latent;                  // a layer: [pages, page_tokens, latent_dim]
+  std::vector<IndexPages> index;                   // a layer
+  std::vector<TensorView> pool_ring;               // a layer: [states, ring rows, 2, index_dim] f32: key, gate; row = pos % ring rows
+  std::vector<TensorView> state;                   // a KDA layer: [states, heads, key_dim, value_dim] f32
   std::vector<TensorView> ring_k, ring_u, ring_g;  // a KDA layer: [states, ring rows, heads, key_dim | value_dim | key_dim] f32
-  std::vector<TensorView> conv_ring;  // a KDA layer: [states, ring rows, conv_channels]
+  std::vector<TensorView> conv_ring;               // a KDA layer: [states, ring rows, conv_channels]
 };
 
 }  // namespace winnow

@@ -15,11 +15,11 @@
 namespace winnow {
 namespace {
 
-constexpr int64_t kQuietUs = 500'000;       // work shorter than this shows nothing
-constexpr int64_t kRedrawUs = 100'000;      // terminal
-constexpr int64_t kLineUs = 5'000'000;      // elsewhere
+constexpr int64_t kQuietUs = 500'000;   // work shorter than this shows nothing
+constexpr int64_t kRedrawUs = 100'000;  // terminal
+constexpr int64_t kLineUs = 5'000'000;  // elsewhere
 constexpr int64_t kSampleUs = 200'000;
-constexpr double kMemorySeconds = 3.0;      // of the rate
+constexpr double kMemorySeconds = 3.0;  // of the rate
 constexpr int kNarrow = 40, kLongestBar = 40, kShortestBar = 5;
 
 // write(2) without the signal that a closed pipe sends: it would end the program for want of a progress bar.

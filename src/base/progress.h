@@ -44,9 +44,9 @@ class ProgressBar {
   Unit unit_;
   Sink sink_;
   Clock clock_;
-  int64_t begin_us_, shown_us_ = 0;       // shown_us_ 0: nothing was written yet
-  int64_t sample_us_, sample_done_ = 0;   // of the rate
-  double rate_ = 0;                       // units a second, weighted towards the last seconds
+  int64_t begin_us_, shown_us_ = 0;      // shown_us_ 0: nothing was written yet
+  int64_t sample_us_, sample_done_ = 0;  // of the rate
+  double rate_ = 0;                      // units a second, weighted towards the last seconds
   int64_t done_ = 0, total_ = 0;
   bool closed_ = false, finished_ = false;
 };

@@ -17,9 +17,15 @@ struct Screen {
   std::vector<std::string> writes;
 
   ProgressBar::Sink sink(bool terminal) {
-    return {terminal, [this] { return width; }, [this](std::string_view s) { writes.emplace_back(s); return open; }};
+    return {terminal, [this] { return width; },
+            [this](std::string_view s) {
+              writes.emplace_back(s);
+              return open;
+            }};
   }
-  ProgressBar::Clock clock() { return [this] { return now; }; }
+  ProgressBar::Clock clock() {
+    return [this] { return now; };
+  }
   void pass(double seconds) { now += static_cast<int64_t>(seconds * 1e6); }
   std::string visible() const {  // the last line as a terminal shows it
     std::string s = writes.back();

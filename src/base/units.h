@@ -17,7 +17,10 @@ struct Index {
   constexpr Index() = default;
   constexpr explicit Index(int64_t v) : value(v) {}
   constexpr auto operator<=>(const Index&) const = default;
-  constexpr Index& operator++() { ++value; return *this; }
+  constexpr Index& operator++() {
+    ++value;
+    return *this;
+  }
 };
 
 using TokenPos = Index<struct TokenPosTag>;      // 0-based position of a token inside its sequence
@@ -28,11 +31,17 @@ using StateId = Index<struct StateIdTag>;        // a recurrent state record tog
 using LayerIndex = Index<struct LayerIndexTag>;  // a layer of the model
 
 template <class Tag>
-constexpr Index<Tag> operator+(Index<Tag> a, int64_t n) { return Index<Tag>(a.value + n); }
+constexpr Index<Tag> operator+(Index<Tag> a, int64_t n) {
+  return Index<Tag>(a.value + n);
+}
 template <class Tag>
-constexpr Index<Tag> operator-(Index<Tag> a, int64_t n) { return Index<Tag>(a.value - n); }
+constexpr Index<Tag> operator-(Index<Tag> a, int64_t n) {
+  return Index<Tag>(a.value - n);
+}
 template <class Tag>
-constexpr int64_t operator-(Index<Tag> a, Index<Tag> b) { return a.value - b.value; }
+constexpr int64_t operator-(Index<Tag> a, Index<Tag> b) {
+  return a.value - b.value;
+}
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -46,9 +55,7 @@ constexpr TokenPos first_token(PoolPos p, int64_t kpool) { return TokenPos(p.val
 // Which of its sequence's pages holds token t (an index into the sequence's page list).
 constexpr int64_t page_index(TokenPos t, int64_t page_tokens) { return t.value / page_tokens; }
 // The place of token t when its page is `page`.
-constexpr SlotId slot_of(PageId page, TokenPos t, int64_t page_tokens) {
-  return SlotId(page.value * page_tokens + t.value % page_tokens);
-}
+constexpr SlotId slot_of(PageId page, TokenPos t, int64_t page_tokens) { return SlotId(page.value * page_tokens + t.value % page_tokens); }
 // Pages that n tokens need.
 constexpr int64_t pages_for(int64_t tokens, int64_t page_tokens) { return ceil_div(tokens, page_tokens); }
 

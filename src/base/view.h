@@ -22,21 +22,25 @@ struct View {
   std::array<int64_t, 4> shape{}, stride{};
 
   View() = default;
-  View(Byte* d, DType t, int r, std::array<int64_t, 4> sh, std::array<int64_t, 4> st)
-      : data(d), dtype(t), rank(r), shape(sh), stride(st) {}
+  View(Byte* d, DType t, int r, std::array<int64_t, 4> sh, std::array<int64_t, 4> st) : data(d), dtype(t), rank(r), shape(sh), stride(st) {}
   // Packed.
   View(Byte* d, DType t, std::initializer_list<int64_t> dims) : data(d), dtype(t), rank(static_cast<int>(dims.size())) {
     check(dims.size() <= 4, "a view has at most four dimensions");
     int i = 0;
     for (int64_t n : dims) shape[i++] = n;
     int64_t s = 1;
-    for (i = rank - 1; i >= 0; --i) { stride[i] = s; s *= shape[i]; }
+    for (i = rank - 1; i >= 0; --i) {
+      stride[i] = s;
+      s *= shape[i];
+    }
   }
 
   explicit operator bool() const { return data; }  // an empty view is an absent operand
   template <class B>
     requires std::is_same_v<B, const Byte> && (!std::is_const_v<Byte>)
-  operator View<B>() const { return {data, dtype, rank, shape, stride}; }
+  operator View<B>() const {
+    return {data, dtype, rank, shape, stride};
+  }
 
   // The elements as T; T must be the view's type.
   template <class T>

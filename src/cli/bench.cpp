@@ -32,13 +32,30 @@ weights::Config glm_5_3_flash(int64_t layers) {
   weights::Config c;
   c.architecture = "Glm5NextForConditionalGeneration";
   c.model_type = "glm5_next";
-  c.vocab_size = 154880; c.hidden_size = 4096; c.max_position_embeddings = 1048576;
-  c.heads = 64; c.q_lora_rank = 1536; c.kv_lora_rank = 512; c.qk_nope_head_dim = 256; c.v_head_dim = 256;
-  c.index_heads = 32; c.index_head_dim = 128; c.index_topk = 2048; c.index_kpool = 4;
-  c.kda_heads = 64; c.kda_head_dim = 128; c.conv_taps = 4;
-  c.intermediate_size = 12288; c.moe_intermediate_size = 2048; c.experts = 288; c.shared_experts = 1; c.experts_per_token = 8;
-  c.routed_scaling = 2.5f; c.swiglu_limit = 10.0f;
-  c.hc_streams = 4; c.hc_iterations = 20;
+  c.vocab_size = 154880;
+  c.hidden_size = 4096;
+  c.max_position_embeddings = 1048576;
+  c.heads = 64;
+  c.q_lora_rank = 1536;
+  c.kv_lora_rank = 512;
+  c.qk_nope_head_dim = 256;
+  c.v_head_dim = 256;
+  c.index_heads = 32;
+  c.index_head_dim = 128;
+  c.index_topk = 2048;
+  c.index_kpool = 4;
+  c.kda_heads = 64;
+  c.kda_head_dim = 128;
+  c.conv_taps = 4;
+  c.intermediate_size = 12288;
+  c.moe_intermediate_size = 2048;
+  c.experts = 288;
+  c.shared_experts = 1;
+  c.experts_per_token = 8;
+  c.routed_scaling = 2.5f;
+  c.swiglu_limit = 10.0f;
+  c.hc_streams = 4;
+  c.hc_iterations = 20;
   c.block_fp8 = true;
   for (int64_t i = 2; i < 2 + layers; ++i)
     c.layers.push_back({.mixer = i % 4 == 3 ? weights::Mixer::mla : weights::Mixer::kda,
@@ -90,8 +107,9 @@ void print(const Section& s, const device::Peaks& peaks) {
   for (const auto& [label, e] : list) total += e.seconds;
   for (const auto& [label, e] : list) {
     const double gb = e.bytes / e.seconds * 1e-9, gf = e.flops / e.seconds * 1e-9;
-    fmt::print("  {:<52} {:>6} {:>10.3f} {:>7} {:>9} {:>7} {:>9} {:>7}\n", label, e.calls / s.traced_steps, e.seconds * 1e3 / static_cast<double>(s.traced_steps), percent(e.seconds, total),
-               e.bytes > 0 ? fmt::format("{:.1f}", gb) : "-", percent(gb, peaks.read_gb_s), e.flops > 0 ? fmt::format("{:.0f}", gf) : "-", percent(gf, peaks.best_gflops()));
+    fmt::print("  {:<52} {:>6} {:>10.3f} {:>7} {:>9} {:>7} {:>9} {:>7}\n", label, e.calls / s.traced_steps,
+               e.seconds * 1e3 / static_cast<double>(s.traced_steps), percent(e.seconds, total), e.bytes > 0 ? fmt::format("{:.1f}", gb) : "-",
+               percent(gb, peaks.read_gb_s), e.flops > 0 ? fmt::format("{:.0f}", gf) : "-", percent(gf, peaks.best_gflops()));
   }
 }
 
@@ -100,7 +118,10 @@ void write(JsonWriter& w, const Section& s, const device::Peaks& peaks) {
   if (s.weight_gb_s > 0) w.field("weight_gb_s", s.weight_gb_s).field("share_of_read", s.weight_gb_s / peaks.read_gb_s);
   w.key("ops").begin_array();
   for (const auto& [label, e] : s.trace.entries()) {
-    w.begin_object().field("op", label).field("calls", e.calls / s.traced_steps).field("ms_a_step", e.seconds * 1e3 / static_cast<double>(s.traced_steps));
+    w.begin_object()
+        .field("op", label)
+        .field("calls", e.calls / s.traced_steps)
+        .field("ms_a_step", e.seconds * 1e3 / static_cast<double>(s.traced_steps));
     if (e.bytes > 0) w.field("gb_s", e.bytes / e.seconds * 1e-9).field("share_of_read", e.bytes / e.seconds * 1e-9 / peaks.read_gb_s);
     if (e.flops > 0) w.field("gflop_s", e.flops / e.seconds * 1e-9).field("share_of_peak", e.flops / e.seconds * 1e-9 / peaks.best_gflops());
     w.end_object();
@@ -169,15 +190,20 @@ int bench(const BenchFlags& f) {
     JsonWriter w({.spaced = true});
     w.begin_object().field("model", name).field("device", device->description()).field("profile", models::name_of(o.profile));
     w.field("read_gb_s", peaks.read_gb_s).field("f32_gflops", peaks.f32_gflops).field("bf16_gflops", peaks.bf16_gflops);
-    w.field("weight_bytes", weight_bytes).field("weight_bytes_per_token", model->weight_bytes_per_token()).field("load_s", load_s).key("sections").begin_array();
+    w.field("weight_bytes", weight_bytes)
+        .field("weight_bytes_per_token", model->weight_bytes_per_token())
+        .field("load_s", load_s)
+        .key("sections")
+        .begin_array();
     for (const Section& s : sections) write(w, s, peaks);
     w.end_array().end_object();
     fmt::print("{}\n", w.text());
     return 0;
   }
-  fmt::print("{}\n{}, profile {}\nmeasured here: read {:.1f} GB/s, f32 {:.0f} GFLOP/s{}\n", name, device->description(), models::name_of(o.profile), peaks.read_gb_s, peaks.f32_gflops,
-             peaks.bf16_gflops > 0 ? fmt::format(", bf16 {:.0f} GFLOP/s", peaks.bf16_gflops) : "");
-  fmt::print("weights: {:.2f} GB ready in {:.1f} s, {:.3f} GB read for a token\n", static_cast<double>(weight_bytes) * 1e-9, load_s, static_cast<double>(model->weight_bytes_per_token()) * 1e-9);
+  fmt::print("{}\n{}, profile {}\nmeasured here: read {:.1f} GB/s, f32 {:.0f} GFLOP/s{}\n", name, device->description(), models::name_of(o.profile),
+             peaks.read_gb_s, peaks.f32_gflops, peaks.bf16_gflops > 0 ? fmt::format(", bf16 {:.0f} GFLOP/s", peaks.bf16_gflops) : "");
+  fmt::print("weights: {:.2f} GB ready in {:.1f} s, {:.3f} GB read for a token\n", static_cast<double>(weight_bytes) * 1e-9, load_s,
+             static_cast<double>(model->weight_bytes_per_token()) * 1e-9);
   for (const Section& s : sections) print(s, peaks);
   return 0;
 }
@@ -189,16 +215,19 @@ Run add_bench(CLI::App& program) {
   CLI::App* verb = program.add_subcommand("bench", "Measure speed, end to end and op by op, as shares of this machine's measured peaks");
   add_model_flags(*verb, flags->model, ModelArgument::optional);
   verb->add_option("--shape", flags->shape, "Random weights at the sizes of a published model instead of MODEL: glm-5.3-flash");
-  verb->add_option("--layers", flags->layers, "Layers of --shape (2 layers hold 7.9 GB, each further one 7.5 GB)")->check(CLI::Range(1, 45))->capture_default_str();
+  verb->add_option("--layers", flags->layers, "Layers of --shape (2 layers hold 7.9 GB, each further one 7.5 GB)")
+      ->check(CLI::Range(1, 45))
+      ->capture_default_str();
   verb->add_option("--context", flags->context, "Tokens before the decoded one")->check(CLI::Range(1, 1048576))->capture_default_str();
   verb->add_option("--batch", flags->batch, "Also decode this many sequences together")->check(CLI::Range(1, 1024))->capture_default_str();
   verb->add_option("--prompt", flags->prompt, "Tokens of the prefill")->check(CLI::Range(1, 1048576))->capture_default_str();
   verb->add_option("--steps", flags->steps, "Steps to time; 0: two seconds' worth")->check(CLI::Range(0, 100000))->capture_default_str();
   verb->add_flag("--json", flags->json, "One JSON object instead of tables");
-  verb->footer("Shares of peak are shares of this machine's f32 or bf16 multiply-add rate, measured at the start of the same run.\n\n"
-               "  winnow bench                                            the small model\n"
-               "  winnow bench --batch 8 --context 1000\n"
-               "  winnow bench --shape glm-5.3-flash --layers 2           layers of the real size");
+  verb->footer(
+      "Shares of peak are shares of this machine's f32 or bf16 multiply-add rate, measured at the start of the same run.\n\n"
+      "  winnow bench                                            the small model\n"
+      "  winnow bench --batch 8 --context 1000\n"
+      "  winnow bench --shape glm-5.3-flash --layers 2           layers of the real size");
   return [flags] {
     apply_log_level(flags->model);
     if (!flags->shape.empty() && flags->shape != "glm-5.3-flash")

@@ -75,8 +75,8 @@ std::span<const OpEntry> entries() {
 }  // namespace
 
 std::span<const OpEntry> catalog() {
-  return entries<Embedding, MhcPre, MhcPost, MhcHead, RmsNorm, LayerNorm, Linear, HeadLinear, Conv, KdaGate, Kda, GatedNorm, LatentWrite,
-                 IndexWrite, IndexQuery, IndexScore, IndexTopK, PoolExpand, SparseMla, Router, Experts, SwiGlu>();
+  return entries<Embedding, MhcPre, MhcPost, MhcHead, RmsNorm, LayerNorm, Linear, HeadLinear, Conv, KdaGate, Kda, GatedNorm, LatentWrite, IndexWrite,
+                 IndexQuery, IndexScore, IndexTopK, PoolExpand, SparseMla, Router, Experts, SwiGlu>();
 }
 
 }  // namespace winnow::cli

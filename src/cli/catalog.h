@@ -19,7 +19,7 @@ struct Candidate {
 
 struct OpEntry {
   std::string_view op;
-  std::vector<std::string_view> (*kernels)(device::Backend);                             // best first
+  std::vector<std::string_view> (*kernels)(device::Backend);                              // best first
   std::vector<Candidate> (*candidates)(const device::Caps&, models::Profile, IndexKeys);  // at the published model's shapes
 };
 std::span<const OpEntry> catalog();

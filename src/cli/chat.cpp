@@ -49,7 +49,10 @@ class Lines {
       char bytes[4096];
       const ssize_t n = ::read(STDIN_FILENO, bytes, sizeof bytes);
       if (n < 0 && errno == EINTR) return Got::interrupt;
-      if (n > 0) { buffer_.append(bytes, static_cast<size_t>(n)); continue; }
+      if (n > 0) {
+        buffer_.append(bytes, static_cast<size_t>(n));
+        continue;
+      }
       *line = std::exchange(buffer_, {});
       return line->empty() ? Got::end : Got::line;
     }
@@ -68,7 +71,9 @@ std::string harmless(std::string text) {
 
 class Chat {
  public:
-  Chat(const ChatFlags& flags, Session& session) : flags_(flags), session_(session), sampling_(sampling_of(flags.sampling, session.config())) { reset(); }
+  Chat(const ChatFlags& flags, Session& session) : flags_(flags), session_(session), sampling_(sampling_of(flags.sampling, session.config())) {
+    reset();
+  }
 
   int talk() {
     catch_interrupts();
@@ -81,7 +86,10 @@ class Chat {
       const Lines::Got got = lines_.next(&line);
       if (got != Lines::Got::line || line == "/exit") break;
       if (line.empty()) continue;
-      if (line[0] == '/') { command(line); continue; }
+      if (line[0] == '/') {
+        command(line);
+        continue;
+      }
       if (!answer(line)) return static_cast<int>(Failure::work);
     }
     if (prompts_) fmt::print("\n");
@@ -99,7 +107,8 @@ class Chat {
       reset();
       fmt::print("the conversation starts anew\n");
     } else if (line == "/help") {
-      fmt::print("/reset  forget the conversation\n/exit   leave (also Ctrl-D, or Ctrl-C at the prompt)\nCtrl-C  stop the answer that is being written\n");
+      fmt::print(
+          "/reset  forget the conversation\n/exit   leave (also Ctrl-D, or Ctrl-C at the prompt)\nCtrl-C  stop the answer that is being written\n");
     } else {
       fmt::print("{} is no command; /help lists them\n", harmless(std::string(line)));
     }
@@ -126,7 +135,8 @@ class Chat {
     request.prompt = session_.tokenizer().encode(pieces);
     const int64_t room = session_.max_context() - static_cast<int64_t>(request.prompt.size());
     if (room < 1) {
-      fmt::print(stderr, "winnow: the conversation of {} tokens fills the context of {}; /reset starts anew\n", request.prompt.size(), session_.max_context());
+      fmt::print(stderr, "winnow: the conversation of {} tokens fills the context of {}; /reset starts anew\n", request.prompt.size(),
+                 session_.max_context());
       messages_.pop_back();
       return true;
     }
@@ -142,7 +152,8 @@ class Chat {
     const engine::FinishReason end = follow(*stream, reader);
     show(reader.finish());
     fmt::print("\n");
-    if (end == engine::FinishReason::length) fmt::print(stderr, "winnow: the answer was cut at {} tokens (--max-tokens, --max-context)\n", stream->timings().generated_tokens);
+    if (end == engine::FinishReason::length)
+      fmt::print(stderr, "winnow: the answer was cut at {} tokens (--max-tokens, --max-context)\n", stream->timings().generated_tokens);
     messages_.push_back({{"role", "assistant"}, {"content", content_}, {"reasoning_content", reasoning_}});
     return end != engine::FinishReason::error;
   }
@@ -191,14 +202,19 @@ Run add_chat(CLI::App& program) {
   add_model_flags(*verb, flags->model, ModelArgument::optional);
   verb->add_option("--system", flags->system, "a system message before the conversation");
   verb->add_option("--reasoning-effort", flags->reasoning_effort, "for the template: low, high or max")->check(CLI::IsMember({"low", "high", "max"}));
-  verb->add_option("--reasoning", flags->reasoning, "show, hide, or auto: dimmed on a terminal, hidden elsewhere")->check(CLI::IsMember({"auto", "show", "hide"}))->capture_default_str();
-  verb->add_option("--max-tokens", flags->max_tokens, "longest answer in tokens; 0: what the context leaves")->check(CLI::Range(int64_t{0}, int64_t{1} << 24))->capture_default_str();
+  verb->add_option("--reasoning", flags->reasoning, "show, hide, or auto: dimmed on a terminal, hidden elsewhere")
+      ->check(CLI::IsMember({"auto", "show", "hide"}))
+      ->capture_default_str();
+  verb->add_option("--max-tokens", flags->max_tokens, "longest answer in tokens; 0: what the context leaves")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->capture_default_str();
   add_sampling_flags(*verb, flags->sampling);
-  verb->footer("Examples:\n"
-               "  winnow chat\n"
-               "  winnow chat MODEL --system \"Answer in one sentence.\" --temperature 0\n"
-               "  echo \"What is 347 + 285?\" | winnow chat\n\n"
-               "In the conversation: /help, /reset, /exit. Ctrl-C stops an answer; Ctrl-C at the prompt or Ctrl-D leaves.");
+  verb->footer(
+      "Examples:\n"
+      "  winnow chat\n"
+      "  winnow chat MODEL --system \"Answer in one sentence.\" --temperature 0\n"
+      "  echo \"What is 347 + 285?\" | winnow chat\n\n"
+      "In the conversation: /help, /reset, /exit. Ctrl-C stops an answer; Ctrl-C at the prompt or Ctrl-D leaves.");
   return [flags] { return chat(*flags); };
 }
 

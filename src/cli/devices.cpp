@@ -107,11 +107,12 @@ Run add_devices(CLI::App& program) {
   add_device_flags(*verb, flags->model);
   verb->add_flag("--all", flags->all, "also the kernels that were passed over, and why");
   verb->add_flag("--json", flags->json, "one JSON object instead of a table");
-  verb->footer("Examples:\n"
-               "  winnow devices\n"
-               "  winnow devices --profile exact --all\n"
-               "  winnow devices --kernel isa=avx2\n\n"
-               "Exit code 3 if some op has kernels but none that fits.");
+  verb->footer(
+      "Examples:\n"
+      "  winnow devices\n"
+      "  winnow devices --profile exact --all\n"
+      "  winnow devices --kernel isa=avx2\n\n"
+      "Exit code 3 if some op has kernels but none that fits.");
   return [flags] { return devices(*flags); };
 }
 

@@ -39,23 +39,39 @@ size_t distance(std::string_view a, std::string_view b) {
 void add_device_flags(CLI::App& verb, ModelFlags& f) {
   constexpr const char* group = "Device";
   verb.add_option("--backend", f.backend, "cpu, cuda, hip, vulkan, sim or ref (the references)")->capture_default_str()->group(group);
-  verb.add_option("--kernel", f.kernels, "force a kernel: OP=NAME, repeatable (winnow devices lists them); isa=avx2|avx512|avx512_bf16|amx sets the highest instruction set used")
-      ->type_name("OP=NAME")->group(group);
+  verb.add_option(
+          "--kernel", f.kernels,
+          "force a kernel: OP=NAME, repeatable (winnow devices lists them); isa=avx2|avx512|avx512_bf16|amx sets the highest instruction set used")
+      ->type_name("OP=NAME")
+      ->group(group);
   verb.add_option("--threads", f.threads, "worker threads; 0: one for each processor that this process may use")
-      ->check(CLI::Range(0, 1024))->capture_default_str()->group(group);
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str()
+      ->group(group);
   verb.add_option("--log-level", f.log_level, "trace, debug, info, warn, error or off")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))->capture_default_str()->group(group);
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
+      ->capture_default_str()
+      ->group(group);
 }
 
 void add_model_flags(CLI::App& verb, ModelFlags& f, ModelArgument argument) {
-  CLI::Option* model = verb.add_option("MODEL", f.model, argument == ModelArgument::required ? std::string(kModel) : fmt::format("{}; without it the small model that ships with winnow", kModel));
+  CLI::Option* model = verb.add_option(
+      "MODEL", f.model,
+      argument == ModelArgument::required ? std::string(kModel) : fmt::format("{}; without it the small model that ships with winnow", kModel));
   if (argument == ModelArgument::required) model->required();
   constexpr const char* group = "Model";
-  verb.add_option("--profile", f.profile, "fast (bf16 activations) or exact (f32 everywhere: results do not depend on how a prompt was cut)")->capture_default_str()->group(group);
+  verb.add_option("--profile", f.profile, "fast (bf16 activations) or exact (f32 everywhere: results do not depend on how a prompt was cut)")
+      ->capture_default_str()
+      ->group(group);
   verb.add_option("--index-keys", f.index_keys, "how the indexer's keys are stored: f32, bf16 or fp8 [bf16; f32 in profile exact]")->group(group);
   verb.add_option("--max-context", f.max_context, "tokens of one request, prompt and answer together; 0: what the model states, at most 32768")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))->capture_default_str()->group(group);
-  verb.add_option("--max-batch", f.max_batch, "requests that run at once")->check(CLI::Range(int64_t{1}, int64_t{1024}))->capture_default_str()->group(group);
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->capture_default_str()
+      ->group(group);
+  verb.add_option("--max-batch", f.max_batch, "requests that run at once")
+      ->check(CLI::Range(int64_t{1}, int64_t{1024}))
+      ->capture_default_str()
+      ->group(group);
   add_device_flags(verb, f);
 }
 
@@ -81,7 +97,8 @@ device::ForcedKernels forced_kernels(const ModelFlags& f) {
   const device::Backend backend = device_options(f).backend;
   for (const std::string& k : f.kernels) {
     const size_t eq = k.find('=');
-    if (eq == std::string::npos || eq == 0 || eq + 1 == k.size()) throw wrong_flag("--kernel", fmt::format("'{}' is not OP=NAME, e.g. linear=linear.cpu_avx2", k));
+    if (eq == std::string::npos || eq == 0 || eq + 1 == k.size())
+      throw wrong_flag("--kernel", fmt::format("'{}' is not OP=NAME, e.g. linear=linear.cpu_avx2", k));
     const std::string op = k.substr(0, eq), name = k.substr(eq + 1);
     if (op == "isa") continue;
     std::vector<std::string> ops, names;
@@ -93,7 +110,8 @@ device::ForcedKernels forced_kernels(const ModelFlags& f) {
     if (!entry) throw wrong_flag("--kernel", fmt::format("there is no op '{}'{}; winnow devices lists them", op, suggestion(op, ops)));
     for (std::string_view n : entry->kernels(backend)) names.emplace_back(n);
     if (std::find(names.begin(), names.end(), name) == names.end())
-      throw wrong_flag("--kernel", fmt::format("op {} has no kernel '{}' on back end {}{} (it has: {})", op, name, device::name_of(backend), suggestion(name, names), fmt::join(names, ", ")));
+      throw wrong_flag("--kernel", fmt::format("op {} has no kernel '{}' on back end {}{} (it has: {})", op, name, device::name_of(backend),
+                                               suggestion(name, names), fmt::join(names, ", ")));
     forced[op] = name;
   }
   return forced;
@@ -108,7 +126,8 @@ models::Profile profile_of(const ModelFlags& f) {
 IndexKeys index_keys_of(const ModelFlags& f) {
   const models::Profile profile = profile_of(f);
   if (f.index_keys.empty()) return profile == models::Profile::exact ? IndexKeys::f32 : IndexKeys::bf16;
-  if (profile == models::Profile::exact && f.index_keys != "f32") throw wrong_flag("--index-keys", "profile exact stores them in f32 only; use --profile fast");
+  if (profile == models::Profile::exact && f.index_keys != "f32")
+    throw wrong_flag("--index-keys", "profile exact stores them in f32 only; use --profile fast");
   if (f.index_keys == "f32") return IndexKeys::f32;
   if (f.index_keys == "bf16") return IndexKeys::bf16;
   if (f.index_keys == "fp8") return IndexKeys::fp8;
@@ -120,7 +139,9 @@ void apply_log_level(const ModelFlags& f) { spdlog::set_level(spdlog::level::fro
 void add_sampling_flags(CLI::App& verb, SamplingFlags& f) {
   constexpr const char* group = "Sampling";
   verb.add_option("--temperature", f.temperature, "0: always the most likely token [the model's default]")->check(CLI::Range(0.0, 2.0))->group(group);
-  verb.add_option("--top-p", f.top_p, "keep the smallest set of tokens with this much probability [the model's default]")->check(CLI::Range(0.0, 1.0))->group(group);
+  verb.add_option("--top-p", f.top_p, "keep the smallest set of tokens with this much probability [the model's default]")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(group);
   verb.add_option("--top-k", f.top_k, "keep this many tokens; 0: all")->check(CLI::Range(0, 1 << 20))->group(group);
   verb.add_option("--min-p", f.min_p, "drop tokens less likely than this share of the most likely one")->check(CLI::Range(0.0, 1.0))->group(group);
   verb.add_option("--repetition-penalty", f.repetition_penalty, "over prompt and answer; 1: off")->check(CLI::Range(0.01, 10.0))->group(group);
@@ -149,7 +170,10 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& na
   const std::string* nearest = nullptr;
   for (const std::string& n : names) {
     const size_t d = distance(word, n);
-    if (d <= best && (!nearest || d < best)) { best = d; nearest = &n; }
+    if (d <= best && (!nearest || d < best)) {
+      best = d;
+      nearest = &n;
+    }
   }
   return nearest ? fmt::format(" (did you mean {}?)", *nearest) : "";
 }

@@ -11,7 +11,9 @@
 #include "models/glm5_next.h"
 #include "ops/sample/sample.h"
 
-namespace CLI { class App; }
+namespace CLI {
+class App;
+}
 
 namespace winnow::cli {
 

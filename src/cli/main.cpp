@@ -16,9 +16,13 @@
 namespace winnow::cli {
 namespace {
 
-struct Verb { const char* name; Run (*add)(CLI::App&); };
+struct Verb {
+  const char* name;
+  Run (*add)(CLI::App&);
+};
 constexpr Verb kVerbs[] = {
-    {"chat", add_chat}, {"run", add_run}, {"serve", add_serve}, {"verify", add_verify}, {"bench", add_bench}, {"info", add_info}, {"devices", add_devices},
+    {"chat", add_chat},   {"run", add_run},   {"serve", add_serve},     {"verify", add_verify},
+    {"bench", add_bench}, {"info", add_info}, {"devices", add_devices},
 };
 
 int say(std::string_view message, Failure kind) {
@@ -54,10 +58,11 @@ std::string unexpected(const CLI::App& verb) {
 int run(int argc, char** argv) {
   CLI::App program("Runs GLM-5.3-Flash and its relatives on your own machine.", "winnow");
   program.set_version_flag("--version", "winnow " WINNOW_VERSION);
-  program.footer("Each verb explains itself: winnow VERB --help, man winnow-VERB.\n\n"
-                 "  winnow chat                          talk to the small model that ships with winnow\n"
-                 "  winnow run MODEL -p \"What is 2+2?\"   one answer to stdout\n"
-                 "  winnow serve MODEL --port 8080       OpenAI API over HTTP");
+  program.footer(
+      "Each verb explains itself: winnow VERB --help, man winnow-VERB.\n\n"
+      "  winnow chat                          talk to the small model that ships with winnow\n"
+      "  winnow run MODEL -p \"What is 2+2?\"   one answer to stdout\n"
+      "  winnow serve MODEL --port 8080       OpenAI API over HTTP");
   program.require_subcommand(0, 1);
   program.allow_extras();
   std::vector<Run> runs;
@@ -73,7 +78,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     const auto chosen = program.get_subcommands();
     const std::string verb = chosen.empty() ? "" : chosen.front()->get_name();
-    return say(fmt::format("{}{}{}; see 'winnow {}{}--help'", verb, verb.empty() ? "" : ": ", one_line(e.what()), verb, verb.empty() ? "" : " "), Failure::usage);
+    return say(fmt::format("{}{}{}; see 'winnow {}{}--help'", verb, verb.empty() ? "" : ": ", one_line(e.what()), verb, verb.empty() ? "" : " "),
+               Failure::usage);
   }
   const auto chosen = program.get_subcommands();
   if (chosen.empty()) {
@@ -103,11 +109,7 @@ int main(int argc, char** argv) {
   spdlog::set_level(spdlog::level::warn);
   try {
     return winnow::cli::run(argc, argv);
-  } catch (const winnow::Error& e) {
-    return winnow::cli::say(e.what(), e.kind());
-  } catch (const std::bad_alloc&) {
+  } catch (const winnow::Error& e) { return winnow::cli::say(e.what(), e.kind()); } catch (const std::bad_alloc&) {
     return winnow::cli::say("out of memory", winnow::Failure::cannot_run);
-  } catch (const std::exception& e) {
-    return winnow::cli::say(e.what(), winnow::Failure::work);
-  }
+  } catch (const std::exception& e) { return winnow::cli::say(e.what(), winnow::Failure::work); }
 }

@@ -94,8 +94,14 @@ void write_json(const RunFlags& f, Session& session, const Prompt& prompt, const
   w.end_array().field("finish_reason", engine::name_of(out.finish));
   if (!f.logits.empty()) w.field("logits", f.logits);
   const auto rate = [](int64_t n, double s) { return s > 0 ? static_cast<double>(n) / s : 0.0; };
-  w.key("timings").begin_object().field("load_s", session.load_s()).field("queued_s", t.queued_s).field("prefill_s", t.prefill_s).field("decode_s", t.decode_s);
-  w.field("prompt_tokens_per_s", rate(t.prompt_tokens, t.prefill_s)).field("tokens_per_s", rate(static_cast<int64_t>(out.tokens.size()) - 1, t.decode_s));
+  w.key("timings")
+      .begin_object()
+      .field("load_s", session.load_s())
+      .field("queued_s", t.queued_s)
+      .field("prefill_s", t.prefill_s)
+      .field("decode_s", t.decode_s);
+  w.field("prompt_tokens_per_s", rate(t.prompt_tokens, t.prefill_s))
+      .field("tokens_per_s", rate(static_cast<int64_t>(out.tokens.size()) - 1, t.decode_s));
   w.end_object().end_object();
   fmt::print("{}\n", w.text());
 }
@@ -105,7 +111,8 @@ Output generate(const RunFlags& f, const Session& session, engine::Stream& strea
   Output out;
   std::optional<text::AnswerReader> reader;
   if (session.has_tokenizer())
-    reader.emplace(session.tokenizer(), text::AnswerOptions{.split_reasoning = prompt.chat, .starts_in_reasoning = prompt.starts_in_reasoning, .stop = f.stop});
+    reader.emplace(session.tokenizer(),
+                   text::AnswerOptions{.split_reasoning = prompt.chat, .starts_in_reasoning = prompt.starts_in_reasoning, .stop = f.stop});
   const auto show = [&](const text::AnswerText& t) {
     out.reasoning += t.reasoning;
     out.text += t.content;
@@ -155,7 +162,8 @@ int run(const RunFlags& f, bool has_prompt) {
   const Output out = generate(f, session, *stream, prompt);
   if (!f.logits.empty()) {
     const int64_t vocab = session.config().vocab_size;
-    const ConstTensorView view(reinterpret_cast<const std::byte*>(out.logits.data()), DType::f32, {static_cast<int64_t>(out.logits.size()) / vocab, vocab});
+    const ConstTensorView view(reinterpret_cast<const std::byte*>(out.logits.data()), DType::f32,
+                               {static_cast<int64_t>(out.logits.size()) / vocab, vocab});
     weights::write_safetensors(f.logits, {{"logits", view}});
   }
   if (f.json) write_json(f, session, prompt, out, seed, stream->timings());
@@ -174,18 +182,22 @@ Run add_run(CLI::App& program) {
   verb->add_option("--system", flags->system, "a system message before the prompt");
   verb->add_flag("--raw", flags->raw, "take -p as it is, control tokens such as <|user|> included; no template");
   verb->add_option("--reasoning-effort", flags->reasoning_effort, "for the template: low, high, max")->check(CLI::IsMember({"low", "high", "max"}));
-  verb->add_option("--max-tokens", flags->max_tokens, "longest answer in tokens")->check(CLI::Range(int64_t{1}, int64_t{1} << 24))->capture_default_str();
+  verb->add_option("--max-tokens", flags->max_tokens, "longest answer in tokens")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->capture_default_str();
   verb->add_option("--stop", flags->stop, "end the answer before this text; repeatable");
   verb->add_flag("--ignore-eos", flags->ignore_eos, "do not stop at the model's stop tokens");
   verb->add_flag("--json", flags->json, "one JSON object instead of text: prompt_tokens, tokens, text, logprobs, finish_reason, timings, ...");
-  verb->add_option("--logits", flags->logits, "write the logits that each token was drawn from: safetensors, \"logits\" [steps, vocab] f32")->type_name("FILE");
+  verb->add_option("--logits", flags->logits, "write the logits that each token was drawn from: safetensors, \"logits\" [steps, vocab] f32")
+      ->type_name("FILE");
   add_sampling_flags(*verb, flags->sampling);
-  verb->footer("Examples:\n"
-               "  winnow run -p \"What is 347 + 285?\"\n"
-               "  winnow run MODEL -p \"Write a haiku\" --temperature 0.7 --seed 1\n"
-               "  winnow run MODEL --token-ids 1,2,3 --max-tokens 8 --temperature 0 --json\n"
-               "  winnow run MODEL --raw -p \"[gMASK]<sop>Once upon a time\" --ignore-eos\n\n"
-               "Text goes to stdout without the model's reasoning; --json has it as reasoning_text. Without a tokenizer in MODEL the answer is token ids.");
+  verb->footer(
+      "Examples:\n"
+      "  winnow run -p \"What is 347 + 285?\"\n"
+      "  winnow run MODEL -p \"Write a haiku\" --temperature 0.7 --seed 1\n"
+      "  winnow run MODEL --token-ids 1,2,3 --max-tokens 8 --temperature 0 --json\n"
+      "  winnow run MODEL --raw -p \"[gMASK]<sop>Once upon a time\" --ignore-eos\n\n"
+      "Text goes to stdout without the model's reasoning; --json has it as reasoning_text. Without a tokenizer in MODEL the answer is token ids.");
   return [flags, prompt] { return run(*flags, prompt->count() > 0); };
 }
 

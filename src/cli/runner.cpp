@@ -48,8 +48,13 @@ void Runner::assume(int64_t sequence, int64_t tokens) {
 
 models::SequenceRows Runner::rows_of(int64_t sequence, int64_t first_row, int64_t count, bool decode) const {
   const Sequence& s = sequences_[static_cast<size_t>(sequence)];
-  return {.first_row = first_row, .count = count, .position = TokenPos(s.length), .state = StateId(sequence), .folded = s.folded,
-          .pages = s.pages, .decode = decode};
+  return {.first_row = first_row,
+          .count = count,
+          .position = TokenPos(s.length),
+          .state = StateId(sequence),
+          .folded = s.folded,
+          .pages = s.pages,
+          .decode = decode};
 }
 
 void Runner::prefill(std::span<const int32_t> tokens, int64_t last, const EachLogits& each, const models::Probe* probe, int64_t sequence) {
@@ -63,7 +68,9 @@ void Runner::prefill(std::span<const int32_t> tokens, int64_t last, const EachLo
     check(static_cast<int64_t>(wanted.size()) <= model_.options().max_logit_rows, "more logits wanted than the model can give in a step");
     first_position_ = s.length;
     const models::SequenceRows rows = rows_of(sequence, 0, end - begin, false);
-    model_.forward({.tokens = tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), .sequences = {&rows, 1}, .logit_rows = wanted}, kv_.views(), probe);
+    model_.forward(
+        {.tokens = tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), .sequences = {&rows, 1}, .logit_rows = wanted},
+        kv_.views(), probe);
     s.folded = model_.folded_after(rows);
     s.length += end - begin;
     const ConstTensorView logits = model_.logits();

@@ -28,7 +28,11 @@ class Runner {
   int64_t first_position() const { return first_position_; }  // of the step in progress, for probes
 
  private:
-  struct Sequence { int64_t length = 0; TokenPos folded; std::vector<PageId> pages; };
+  struct Sequence {
+    int64_t length = 0;
+    TokenPos folded;
+    std::vector<PageId> pages;
+  };
   models::SequenceRows rows_of(int64_t sequence, int64_t first_row, int64_t count, bool decode) const;
 
   models::Glm5Next& model_;

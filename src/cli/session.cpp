@@ -18,7 +18,8 @@ constexpr int64_t kDefaultContext = 32768;
 int64_t context_of(const ModelFlags& flags, const weights::Config& config) {
   const int64_t most = config.max_position_embeddings;
   if (flags.max_context > most)
-    throw Error(fmt::format("--max-context {}: the model was made for {} tokens at most (max_position_embeddings)", flags.max_context, most), Failure::usage);
+    throw Error(fmt::format("--max-context {}: the model was made for {} tokens at most (max_position_embeddings)", flags.max_context, most),
+                Failure::usage);
   return flags.max_context ? flags.max_context : std::min(most, kDefaultContext);
 }
 

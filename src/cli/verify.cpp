@@ -25,9 +25,9 @@ namespace winnow::cli {
 namespace {
 
 struct Tolerance {
-  double logits;   // exact: max |difference| / max |logit|; fast: norm of the difference / norm
-  double margin;   // greedy tokens must agree where the reference's best leads by more than this
-  double recall;   // share of the reference's selected tokens that must be selected, over all rows of the file that choose
+  double logits;  // exact: max |difference| / max |logit|; fast: norm of the difference / norm
+  double margin;  // greedy tokens must agree where the reference's best leads by more than this
+  double recall;  // share of the reference's selected tokens that must be selected, over all rows of the file that choose
   bool exact;
   // For a model that turns bf16-sized noise into `noise`.
   Tolerance widened(double noise) const {
@@ -46,9 +46,9 @@ using Selection = std::vector<int32_t>;  // ascending token positions
 struct Reference {
   std::vector<int32_t> prompt, greedy;
   std::vector<float> margin;
-  ConstTensorView logits;                                  // [rows, vocab]
-  std::map<int64_t, std::vector<Selection>> selected;      // layer -> last rows
-  std::map<int64_t, ConstTensorView> hidden;               // layer -> [rows, streams, hidden]
+  ConstTensorView logits;                              // [rows, vocab]
+  std::map<int64_t, std::vector<Selection>> selected;  // layer -> last rows
+  std::map<int64_t, ConstTensorView> hidden;           // layer -> [rows, streams, hidden]
 };
 
 // What a run hands on to others of the same prompt: its discontinuous choices by layer and position, and its logits.
@@ -61,10 +61,10 @@ struct Choices {
 
 struct Report {
   double logit_error = 0, stream_error = 0, noise = 0;
-  int64_t rows = 0, equal_rows = 0, tie_rows = 0;      // whose selection was compared; equal; equal but for ties
-  int64_t choosing_rows = 0;                           // compared rows with more pools than may be selected
-  double recall_sum = 0;                               // over those: share of the reference's tokens that were selected
-  int64_t routed = 0, routed_equal = 0;                // rows of expert layers; those with the same experts
+  int64_t rows = 0, equal_rows = 0, tie_rows = 0;  // whose selection was compared; equal; equal but for ties
+  int64_t choosing_rows = 0;                       // compared rows with more pools than may be selected
+  double recall_sum = 0;                           // over those: share of the reference's tokens that were selected
+  int64_t routed = 0, routed_equal = 0;            // rows of expert layers; those with the same experts
   int64_t greedy_equal = 0, greedy_after_close_call = 0;
   bool forced = false, compared_logits = true;
   std::string fault;
@@ -162,9 +162,9 @@ class Watcher {
  public:
   struct Mode {
     Choices* record = nullptr;
-    const Choices* follow = nullptr;   // choices to take instead of the run's own
-    bool follow_stored = false;        // the same, from the reference, for the rows that it stores
-    uint64_t noise = 0;                // a seed: add noise of bf16's size to the streams that enter a layer
+    const Choices* follow = nullptr;  // choices to take instead of the run's own
+    bool follow_stored = false;       // the same, from the reference, for the rows that it stores
+    uint64_t noise = 0;               // a seed: add noise of bf16's size to the streams that enter a layer
   };
   Watcher(const Reference& ref, const weights::Config& config, Runner& runner, const Tolerance& tolerance, Mode mode, Report& report)
       : ref_(ref), config_(config), runner_(runner), tolerance_(tolerance), mode_(mode), report_(report), noise_(mode.noise) {}
@@ -264,7 +264,10 @@ class Watcher {
       if (!mode_.follow) continue;
       const std::vector<int32_t>& want = mode_.follow->experts.at(at);
       ++report_.routed;
-      if (std::is_permutation(ours.begin(), ours.end(), want.begin())) { ++report_.routed_equal; continue; }
+      if (std::is_permutation(ours.begin(), ours.end(), want.begin())) {
+        ++report_.routed_equal;
+        continue;
+      }
       const float* l = logits.as<float>() + t * logits.shape[1];
       float* w = weights.as<float>() + t * k;
       double sum = 0;
@@ -292,7 +295,8 @@ class Watcher {
     else {
       report_.recall_sum += 1.0 - static_cast<double>(only_theirs.size()) / static_cast<double>(std::max<size_t>(want.size(), 1));
       if (ours.size() == want.size() && chooses) return;
-      report_.fault = fmt::format("layer {}, position {}: {} tokens selected, the reference has {} others", layer, position, ours.size(), only_theirs.size());
+      report_.fault =
+          fmt::format("layer {}, position {}: {} tokens selected, the reference has {} others", layer, position, ours.size(), only_theirs.size());
       return;
     }
     report_.recall_sum += chooses;
@@ -351,21 +355,24 @@ Report run_prompt(const Reference& ref, models::Glm5Next& model, Runner& runner,
   double difference = 0, norm = 0, worst = 0, largest = 0;
   int32_t token = -1;
   runner.reset();
-  runner.prefill(ref.prompt, rows, [&](int64_t t, std::span<const float> logits) {
-    // What noise does is seen against the run without it: a wrong reference must not pass for noise.
-    const float* want = (mode.noise ? mode.follow->logits.data() : ref.logits.as<float>()) + (t - (total - rows)) * vocab;
-    if (mode.record) mode.record->logits.insert(mode.record->logits.end(), logits.begin(), logits.end());
-    token = argmax(logits);
-    // Rows before the first complete pool of a model without a tail select nothing (see compare_row).
-    if (!config.index_tail && t + 1 < config.index_kpool) return;
-    for (int64_t i = 0; i < vocab; ++i) {
-      const double d = static_cast<double>(logits[static_cast<size_t>(i)]) - want[i];
-      difference += d * d;
-      norm += static_cast<double>(want[i]) * want[i];
-      worst = std::max(worst, std::isnan(d) ? INFINITY : std::abs(d));
-      largest = std::max<double>(largest, std::abs(want[i]));
-    }
-  }, &probe);
+  runner.prefill(
+      ref.prompt, rows,
+      [&](int64_t t, std::span<const float> logits) {
+        // What noise does is seen against the run without it: a wrong reference must not pass for noise.
+        const float* want = (mode.noise ? mode.follow->logits.data() : ref.logits.as<float>()) + (t - (total - rows)) * vocab;
+        if (mode.record) mode.record->logits.insert(mode.record->logits.end(), logits.begin(), logits.end());
+        token = argmax(logits);
+        // Rows before the first complete pool of a model without a tail select nothing (see compare_row).
+        if (!config.index_tail && t + 1 < config.index_kpool) return;
+        for (int64_t i = 0; i < vocab; ++i) {
+          const double d = static_cast<double>(logits[static_cast<size_t>(i)]) - want[i];
+          difference += d * d;
+          norm += static_cast<double>(want[i]) * want[i];
+          worst = std::max(worst, std::isnan(d) ? INFINITY : std::abs(d));
+          largest = std::max<double>(largest, std::abs(want[i]));
+        }
+      },
+      &probe);
   report.logit_error = difference == 0 ? 0 : tolerance.exact ? worst / largest : std::sqrt(difference / norm);
   // Without a tail the first rows of the reference attend to all keys, later ones included, which no causal engine can do. In
   // short prompts everything stands on those rows: only their selection is compared.
@@ -390,7 +397,8 @@ std::string row_of(size_t index, const Reference& ref, const Report& r, bool ok)
   if (r.forced) verdict += ", after ties with the stored selection";
   if (!r.compared_logits) verdict += ", selection only: the reference is not causal here";
   if (!r.fault.empty()) verdict += ": " + r.fault;
-  const std::string error = r.compared_logits ? fmt::format("{:.1e}", r.logit_error) : "-", streams = r.compared_logits && r.stream_error > 0 ? fmt::format("{:.1e}", r.stream_error) : "-";
+  const std::string error = r.compared_logits ? fmt::format("{:.1e}", r.logit_error) : "-",
+                    streams = r.compared_logits && r.stream_error > 0 ? fmt::format("{:.1e}", r.stream_error) : "-";
   const std::string routing = r.routed ? fmt::format("{:.1f} %", 100.0 * static_cast<double>(r.routed_equal) / static_cast<double>(r.routed)) : "-";
   const std::string noise = r.noise > 0 ? fmt::format("{:.1e}", r.noise) : "-";
   return fmt::format("{:>6} {:>7} {:>12} {:>8} {:>8} {:>24} {:>8} {:>7}  {}\n", index, ref.prompt.size(), error, noise, streams, selection, routing,
@@ -432,7 +440,8 @@ int verify(device::Device& device, const std::string& dir, const models::Options
   }
 
   fmt::print("{}: profile {}, {} index keys, {}\n", dir, models::name_of(o.profile), name_of(side.model.kv_spec().index_keys), device.description());
-  fmt::print("{:>6} {:>7} {:>12} {:>8} {:>8} {:>24} {:>8} {:>7}  {}\n", "prompt", "tokens", "logit error", "noise", "streams", "rows of equal selection", "routing", "greedy", "verdict");
+  fmt::print("{:>6} {:>7} {:>12} {:>8} {:>8} {:>24} {:>8} {:>7}  {}\n", "prompt", "tokens", "logit error", "noise", "streams",
+             "rows of equal selection", "routing", "greedy", "verdict");
   int64_t differing = 0;
   Report all;
   double widest = 0;  // loss of recall that some prompt's tolerance allows
@@ -461,7 +470,9 @@ int verify(device::Device& device, const std::string& dir, const models::Options
     all.recall_sum += r.recall_sum;
   }
   const bool recalled = all.recall() >= 1 - widest;
-  if (all.choosing_rows) fmt::print("selection recall {:.2f} % over {} rows that choose{}\n", 100 * all.recall(), all.choosing_rows, recalled ? "" : fmt::format(": below {:.2f} %, DIFFERS", 100 * (1 - widest)));
+  if (all.choosing_rows)
+    fmt::print("selection recall {:.2f} % over {} rows that choose{}\n", 100 * all.recall(), all.choosing_rows,
+               recalled ? "" : fmt::format(": below {:.2f} %, DIFFERS", 100 * (1 - widest)));
   if (differing) fmt::print("{} of {} prompts differ from the reference\n", differing, references.size());
   else if (recalled) fmt::print("all {} prompts agree\n", references.size());
   return differing || !recalled ? 1 : 0;
@@ -474,14 +485,15 @@ Run add_verify(CLI::App& program) {
   flags->profile = "exact";
   CLI::App* verb = program.add_subcommand("verify", "Recompute a checkpoint's reference outputs and print how well they agree");
   add_model_flags(*verb, *flags, ModelArgument::required);
-  verb->footer("MODEL holds golden.safetensors: prompts with the logits, selections and greedy tokens that an independent implementation\n"
-               "computed. Every prompt must agree within the stated tolerances, else the exit code is 1.\n\n"
-               "  exact  logits within 2e-4 of the largest, the same tokens selected (ties apart), the same greedy tokens where the\n"
-               "         reference's best leads by more than 0.002\n"
-               "  fast   relative logit error below 2e-2, 97 % of the selected tokens, the same greedy tokens beyond a lead of 0.3\n\n"
-               "  winnow verify models/winnow-tiny\n"
-               "  winnow verify DIR --profile fast --index-keys fp8\n"
-               "  winnow verify DIR --kernel isa=avx2");
+  verb->footer(
+      "MODEL holds golden.safetensors: prompts with the logits, selections and greedy tokens that an independent implementation\n"
+      "computed. Every prompt must agree within the stated tolerances, else the exit code is 1.\n\n"
+      "  exact  logits within 2e-4 of the largest, the same tokens selected (ties apart), the same greedy tokens where the\n"
+      "         reference's best leads by more than 0.002\n"
+      "  fast   relative logit error below 2e-2, 97 % of the selected tokens, the same greedy tokens beyond a lead of 0.3\n\n"
+      "  winnow verify models/winnow-tiny\n"
+      "  winnow verify DIR --profile fast --index-keys fp8\n"
+      "  winnow verify DIR --kernel isa=avx2");
   return [flags] {
     apply_log_level(*flags);
     const std::unique_ptr<device::Device> device = device::make_cpu(device_options(*flags));

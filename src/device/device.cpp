@@ -61,7 +61,10 @@ void Trace::add(const std::string& label, double seconds, double bytes, double f
 
 void Device::account(std::string_view what, int64_t bytes) {
   for (PlanLine& line : plan_)
-    if (line.what == what) { line.bytes += bytes; return; }
+    if (line.what == what) {
+      line.bytes += bytes;
+      return;
+    }
   plan_.push_back({std::string(what), bytes});
 }
 

@@ -31,9 +31,9 @@ Isa detect_isa();  // best of this machine, the operating system's permission fo
 // What kernels ask of a device (why_not).
 struct Caps {
   Backend backend = Backend::cpu;
-  Isa isa = Isa::baseline;  // CPU: the set in use, at most what the machine has
-  int workers = 1;          // CPU: worker threads
-  int64_t memory_bytes = 0; // what the device has in all
+  Isa isa = Isa::baseline;   // CPU: the set in use, at most what the machine has
+  int workers = 1;           // CPU: worker threads
+  int64_t memory_bytes = 0;  // what the device has in all
 };
 
 // Move-only owner of device memory, aligned to at least 64 bytes (to 2 MiB and asked to be huge pages from 2 MiB on).
@@ -64,7 +64,10 @@ class Workers;  // device/cpu/workers.h
 // Where the time of a queue's kernels goes, while somebody asks (winnow bench): by op and shape.
 class Trace {
  public:
-  struct Entry { int64_t calls = 0; double seconds = 0, bytes = 0, flops = 0; };  // bytes: compulsory reads and writes
+  struct Entry {
+    int64_t calls = 0;
+    double seconds = 0, bytes = 0, flops = 0;
+  };  // bytes: compulsory reads and writes
   void add(const std::string& label, double seconds, double bytes, double flops);
   const std::map<std::string, Entry>& entries() const { return entries_; }
 
@@ -76,7 +79,10 @@ class Trace {
 class Queue {
  public:
   Queue(Workers* workers) : workers_(workers) {}
-  Workers& workers() const { check(workers_, "the queue has no CPU workers"); return *workers_; }
+  Workers& workers() const {
+    check(workers_, "the queue has no CPU workers");
+    return *workers_;
+  }
   Scratch scratch() const { return scratch_; }
   void set_scratch(Scratch s) { scratch_ = s; }  // once, by the memory plan
   Trace* trace() const { return trace_; }        // null: nobody asks
@@ -91,7 +97,10 @@ class Queue {
 // Kernels forced by name: op -> kernel ("linear" -> "linear.cpu_avx2").
 using ForcedKernels = std::map<std::string, std::string, std::less<>>;
 
-struct PlanLine { std::string what; int64_t bytes = 0; };
+struct PlanLine {
+  std::string what;
+  int64_t bytes = 0;
+};
 
 class Device {
  public:
@@ -114,9 +123,9 @@ class Device {
 };
 
 struct CpuOptions {
-  int threads = 0;                          // 0: one for each processor this process may use
-  Isa isa = Isa::amx;                       // an upper bound; what the machine lacks is not used
-  Backend backend = Backend::cpu;           // Backend::ref runs the references on the same memory and workers
+  int threads = 0;                 // 0: one for each processor this process may use
+  Isa isa = Isa::amx;              // an upper bound; what the machine lacks is not used
+  Backend backend = Backend::cpu;  // Backend::ref runs the references on the same memory and workers
 };
 std::unique_ptr<Device> make_cpu(const CpuOptions& options);  // throws Error on a CPU without AVX2 and FMA unless ref
 

@@ -22,7 +22,7 @@ struct Glm5Next::Impl {
   device::Device& device;
   const weights::Config config;
   const Options options;
-  const DType act;                     // what products read and caches of attention hold
+  const DType act;                           // what products read and caches of attention hold
   static constexpr DType wide = DType::f32;  // everything else: residual streams, results of products, gates, states
   KvSpec kv_spec;
   Weights w;
@@ -44,8 +44,7 @@ struct Glm5Next::Impl {
       throw error("page size {} is refused: index_kpool {} does not divide it", options.page_tokens, config.index_kpool);
     if (options.page_tokens % kChunkGrid != 0)
       throw error("page size {} is refused: a page must hold whole chunks of {} tokens", options.page_tokens, kChunkGrid);
-    if (options.max_rows < kChunkGrid)
-      throw error("a step of {} tokens is refused: prefill chunks need at least {}", options.max_rows, kChunkGrid);
+    if (options.max_rows < kChunkGrid) throw error("a step of {} tokens is refused: prefill chunks need at least {}", options.max_rows, kChunkGrid);
   }
 
   IndexKeys index_keys() const { return options.profile == Profile::exact ? IndexKeys::f32 : options.index_keys; }
@@ -53,18 +52,27 @@ struct Glm5Next::Impl {
   int64_t select() const { return config.index_topk / config.index_kpool; }
 
   void make_kv_spec() {
-    kv_spec = {.attention_layers = config.attention_layers(), .latent_dim = config.kv_lora_rank, .latent_type = act,
-               .index_dim = config.index_head_dim, .kpool = config.index_kpool, .index_keys = index_keys(),
-               .kda_layers = config.kda_layers(), .kda_heads = config.kda_heads, .kda_key_dim = config.kda_head_dim,
-               .kda_value_dim = config.kda_head_dim, .conv_channels = 3 * kda_width(), .conv_taps = config.conv_taps,
-               .conv_type = wide, .depth = 0};
+    kv_spec = {.attention_layers = config.attention_layers(),
+               .latent_dim = config.kv_lora_rank,
+               .latent_type = act,
+               .index_dim = config.index_head_dim,
+               .kpool = config.index_kpool,
+               .index_keys = index_keys(),
+               .kda_layers = config.kda_layers(),
+               .kda_heads = config.kda_heads,
+               .kda_key_dim = config.kda_head_dim,
+               .kda_value_dim = config.kda_head_dim,
+               .conv_channels = 3 * kda_width(),
+               .conv_taps = config.conv_taps,
+               .conv_type = wide,
+               .depth = 0};
   }
 
   // --- kernels -------------------------------------------------------------------------------------------------------
 
   Limits limits() const {
-    return {.max_rows = options.max_rows, .max_sequences = options.max_sequences, .max_context = options.max_context,
-            .workers = device.caps().workers};
+    return {
+        .max_rows = options.max_rows, .max_sequences = options.max_sequences, .max_context = options.max_context, .workers = device.caps().workers};
   }
   template <class O>
   Op<O> choose(const typename O::Spec& spec) {
@@ -94,8 +102,8 @@ struct Glm5Next::Impl {
       k.k_norm = choose<LayerNorm>({f32, f32, c.index_head_dim});
       k.index_write = choose<IndexWrite>({keys, f32, c.index_head_dim, c.index_kpool});
       if (keys == IndexKeys::fp8) k.index_query = choose<IndexQuery>({wide, c.index_heads, c.index_head_dim});
-      k.index_score = choose<IndexScore>(
-          {keys, keys == IndexKeys::fp8 ? DType::e4m3 : wide, c.index_heads, c.index_head_dim, c.index_kpool, select()});
+      k.index_score =
+          choose<IndexScore>({keys, keys == IndexKeys::fp8 ? DType::e4m3 : wide, c.index_heads, c.index_head_dim, c.index_kpool, select()});
       k.top_k = choose<IndexTopK>({c.index_kpool, select()});
       k.expand = choose<PoolExpand>({c.index_kpool, select(), c.index_tail});
       k.attend = choose<SparseMla>({wide, act, act, c.heads, c.kv_lora_rank});
@@ -103,8 +111,7 @@ struct Glm5Next::Impl {
     k.dense_act = choose<SwiGlu>({wide, act, c.intermediate_size, c.swiglu_limit});
     if (c.experts) {
       k.shared_act = choose<SwiGlu>({wide, act, c.moe_intermediate_size * c.shared_experts, c.swiglu_limit});
-      k.router = choose<Router>(
-          {c.experts, c.experts_per_token, c.expert_groups, c.kept_groups, c.normalise_router, c.routed_scaling});
+      k.router = choose<Router>({c.experts, c.experts_per_token, c.expert_groups, c.kept_groups, c.normalise_router, c.routed_scaling});
     }
   }
 
@@ -118,7 +125,9 @@ struct Glm5Next::Impl {
     bytes_per_token += bytes_of(type, n * kk);
   }
   template <class Source>
-  void want(Source& s, Projection& p, const std::string& name, int64_t n, int64_t kk) { want(s, p, name, n, kk, act, wide); }
+  void want(Source& s, Projection& p, const std::string& name, int64_t n, int64_t kk) {
+    want(s, p, name, n, kk, act, wide);
+  }
 
   // Type of a matrix whose op takes no scale.
   template <class Source>
@@ -227,8 +236,8 @@ struct Glm5Next::Impl {
     for (int64_t e = 0; e < c.experts; ++e) {
       const std::string name = p + "experts." + std::to_string(e) + ".";
       Expert& x = m.experts[static_cast<size_t>(e)];
-      for (auto [to, part, n, kk] : {std::tuple{&x.gate, "gate_proj.weight", width, d}, {&x.up, "up_proj.weight", width, d},
-                                     {&x.down, "down_proj.weight", d, width}}) {
+      for (auto [to, part, n, kk] :
+           {std::tuple{&x.gate, "gate_proj.weight", width, d}, {&x.up, "up_proj.weight", width, d}, {&x.down, "down_proj.weight", d, width}}) {
         if (s.type_of(name + part) != type)
           throw error("{}: the experts of a layer must have one type; this one is {}, expert 0 is {}", name + part,
                       winnow::name_of(s.type_of(name + part)), winnow::name_of(type));
@@ -385,14 +394,28 @@ struct Glm5Next::Impl {
     }
     b.first_row.as<int32_t>()[count] = static_cast<int32_t>(tokens);
     rows_live = tokens;
-    return {.first_row = b.first_row.rows(0, count + 1), .sequence = live(b.sequence), .position = live(b.position),
-            .slot = live(b.slot), .page_table = b.page_table.rows(0, count), .state = b.state.rows(0, count),
-            .folded = b.folded.rows(0, count), .decode = b.decode.rows(0, count), .page_tokens = options.page_tokens};
+    return {.first_row = b.first_row.rows(0, count + 1),
+            .sequence = live(b.sequence),
+            .position = live(b.position),
+            .slot = live(b.slot),
+            .page_table = b.page_table.rows(0, count),
+            .state = b.state.rows(0, count),
+            .folded = b.folded.rows(0, count),
+            .decode = b.decode.rows(0, count),
+            .page_tokens = options.page_tokens};
   }
 
   void site(Queue& q, const MhcSite& m) {
-    m.pre(q, {.y = live(b.h), .post = live(b.post), .comb = live(b.comb), .x = live(b.x), .fn = m.fn.data, .base = m.base,
-              .scale = m.scale, .norm_w = m.norm, .norm_eps = config.rms_norm_eps, .hc_eps = config.hc_eps});
+    m.pre(q, {.y = live(b.h),
+              .post = live(b.post),
+              .comb = live(b.comb),
+              .x = live(b.x),
+              .fn = m.fn.data,
+              .base = m.base,
+              .scale = m.scale,
+              .norm_w = m.norm,
+              .norm_eps = config.rms_norm_eps,
+              .hc_eps = config.hc_eps});
   }
   void mix(Queue& q) { k.mhc_post(q, {.x = live(b.x), .y = live(b.y), .post = live(b.post), .comb = live(b.comb)}); }
 
@@ -406,18 +429,35 @@ struct Glm5Next::Impl {
     a.f_a(q, live(b.f_a), h);
     a.f_b(q, live(b.f), live(b.f_a));
     a.b(q, live(b.b), h);
-    k.kda_gate(q, {.q = live(b.q), .k = live(b.k), .v = live(b.v), .g = live(b.g), .beta = live(b.beta), .qkv = live(b.conv),
-                   .f = live(b.f), .b = live(b.b), .a_log = a.a_log, .dt_bias = a.dt_bias, .lower_bound = config.gate_lower_bound});
-    k.kda(q, {.o = live(b.o), .state = kv.state[layer], .ring_k = kv.ring_k[layer], .ring_g = kv.ring_g[layer], .ring_u = kv.ring_u[layer],
-              .q = live(b.q), .k = live(b.k), .g = live(b.g), .v = live(b.v), .beta = live(b.beta), .rows = rows});
+    k.kda_gate(q, {.q = live(b.q),
+                   .k = live(b.k),
+                   .v = live(b.v),
+                   .g = live(b.g),
+                   .beta = live(b.beta),
+                   .qkv = live(b.conv),
+                   .f = live(b.f),
+                   .b = live(b.b),
+                   .a_log = a.a_log,
+                   .dt_bias = a.dt_bias,
+                   .lower_bound = config.gate_lower_bound});
+    k.kda(q, {.o = live(b.o),
+              .state = kv.state[layer],
+              .ring_k = kv.ring_k[layer],
+              .ring_g = kv.ring_g[layer],
+              .ring_u = kv.ring_u[layer],
+              .q = live(b.q),
+              .k = live(b.k),
+              .g = live(b.g),
+              .v = live(b.v),
+              .beta = live(b.beta),
+              .rows = rows});
     a.g_a(q, live(b.f_a), h);
     a.g_b(q, z.reshaped({t, heads * dim}), live(b.f_a));
     k.gated_norm(q, {.y = gated, .o = live(b.o), .z = z, .w = a.o_norm, .eps = config.rms_norm_eps});
     a.o(q, live(b.y), gated.reshaped({t, heads * dim}));
   }
 
-  void mla(Queue& q, const MlaWeights& a, const Rows& rows, const KvViews& kv, size_t layer, bool own_indexer, LayerIndex index,
-           const Probe* probe) {
+  void mla(Queue& q, const MlaWeights& a, const Rows& rows, const KvViews& kv, size_t layer, bool own_indexer, LayerIndex index, const Probe* probe) {
     const weights::Config& c = config;
     const int64_t t = rows_live;
     const TensorView h = live(b.h), qr = live(b.qr), latent = live(b.latent), values = live(b.values), mla_q = live(b.mla_q);
@@ -430,16 +470,20 @@ struct Glm5Next::Impl {
     if (probe && probe->selected) probe->selected(index, live(b.selected), live(b.count));
     a.q_b(q, mla_q.reshaped({t, c.heads * c.qk_nope_head_dim}), qr);
     a.absorb_op(q, {.y = live(b.absorbed), .x = mla_q, .w = a.absorb});
-    k.attend(q, {.y = live(b.attended), .q = live(b.absorbed), .pages = kv.latent[layer], .selected = live(b.selected),
-                 .count = live(b.count), .scale = 1.0f / std::sqrt(static_cast<float>(c.qk_nope_head_dim + c.qk_rope_head_dim)), .rows = rows});
+    k.attend(q, {.y = live(b.attended),
+                 .q = live(b.absorbed),
+                 .pages = kv.latent[layer],
+                 .selected = live(b.selected),
+                 .count = live(b.count),
+                 .scale = 1.0f / std::sqrt(static_cast<float>(c.qk_nope_head_dim + c.qk_rope_head_dim)),
+                 .rows = rows});
     a.expand_op(q, {.y = values, .x = live(b.attended), .w = a.expand});
     a.o(q, live(b.y), values.reshaped({t, c.heads * c.v_head_dim}));
   }
 
   // Writes this step's index keys, then finds the tokens that each row attends to. The writes come first and always: a
   // token's own pool is a candidate for it, and later tokens score what short contexts skipped.
-  void select_tokens(Queue& q, const IndexerWeights& a, const Rows& rows, const KvViews& kv, size_t layer, LayerIndex index,
-                     const Probe* probe) {
+  void select_tokens(Queue& q, const IndexerWeights& a, const Rows& rows, const KvViews& kv, size_t layer, LayerIndex index, const Probe* probe) {
     const weights::Config& c = config;
     const int64_t t = rows_live;
     const TensorView h = live(b.h), key = live(b.index_k), gate = live(b.index_gate);
@@ -482,8 +526,12 @@ struct Glm5Next::Impl {
     k.router(q, {.ids = live(b.ids_topk), .weights = live(b.weights_topk), .logits = live(b.router_logits), .bias = m.bias});
     if (probe && probe->routed) probe->routed(index, live(b.router_logits), live(b.ids_topk), live(b.weights_topk));
     if (shared) mlp(q, m.shared, k.shared_act, live(b.shared));
-    m.op(q, {.y = live(b.y), .x = live(b.h), .ids = live(b.ids_topk), .weights = live(b.weights_topk),
-             .add = shared ? In(live(b.shared)) : In(), .experts = m.experts});
+    m.op(q, {.y = live(b.y),
+             .x = live(b.h),
+             .ids = live(b.ids_topk),
+             .weights = live(b.weights_topk),
+             .add = shared ? In(live(b.shared)) : In(),
+             .experts = m.experts});
   }
 
   void forward(const Batch& batch, const KvViews& kv, const Probe* probe) {

@@ -27,22 +27,22 @@ struct SequenceRows {
   int64_t first_row = 0, count = 0;  // rows in Batch::tokens
   TokenPos position;                 // of its first row; prefill chunks start at a multiple of kChunkGrid in `fast`
   StateId state;
-  TokenPos folded;                   // tokens that its S holds before the step (0 at the start)
-  std::span<const PageId> pages;     // cover positions 0 .. position + count - 1
-  bool decode = false;               // the prompt is finished
+  TokenPos folded;                // tokens that its S holds before the step (0 at the start)
+  std::span<const PageId> pages;  // cover positions 0 .. position + count - 1
+  bool decode = false;            // the prompt is finished
 };
 
 struct Batch {
-  std::span<const int32_t> tokens;             // at most max_rows, each in [0, vocab)
-  std::span<const SequenceRows> sequences;     // rows contiguous and in this order
-  std::span<const int32_t> logit_rows;         // rows whose logits are wanted, at most max_logit_rows
+  std::span<const int32_t> tokens;          // at most max_rows, each in [0, vocab)
+  std::span<const SequenceRows> sequences;  // rows contiguous and in this order
+  std::span<const int32_t> logit_rows;      // rows whose logits are wanted, at most max_logit_rows
 };
 
 // Looks into a step: what verify compares with reference outputs. Called between ops; host memory.
 struct Probe {
-  std::function<void(LayerIndex, TensorView streams)> hidden;                          // f32 [tokens, streams, hidden] entering a layer; may be overwritten
-  std::function<void(LayerIndex, int64_t first_row, ConstTensorView score)> scored;    // [rows, max pools] of rows first_row ..
-  std::function<void(LayerIndex, TensorView tokens, TensorView count)> selected;       // of an attention layer; may be overwritten
+  std::function<void(LayerIndex, TensorView streams)> hidden;  // f32 [tokens, streams, hidden] entering a layer; may be overwritten
+  std::function<void(LayerIndex, int64_t first_row, ConstTensorView score)> scored;                    // [rows, max pools] of rows first_row ..
+  std::function<void(LayerIndex, TensorView tokens, TensorView count)> selected;                       // of an attention layer; may be overwritten
   std::function<void(LayerIndex, ConstTensorView logits, TensorView ids, TensorView weights)> routed;  // of a layer with experts; the same
 };
 
@@ -68,9 +68,11 @@ class Glm5Next {
   ConstTensorView logits() const;  // [logit_rows of the last step, vocab] f32
   // What S of a sequence holds after a step (SequenceRows::folded of its next one).
   TokenPos folded_after(const SequenceRows& rows) const;
-  struct OpChoice { std::string_view op, kernel; };
-  std::vector<OpChoice> kernels() const;      // each distinct op and the kernel chosen for it
-  int64_t weight_bytes_per_token() const;     // bytes of weights that decoding one token reads
+  struct OpChoice {
+    std::string_view op, kernel;
+  };
+  std::vector<OpChoice> kernels() const;   // each distinct op and the kernel chosen for it
+  int64_t weight_bytes_per_token() const;  // bytes of weights that decoding one token reads
 
  private:
   struct Impl;

@@ -34,69 +34,71 @@ struct Projection {
 };
 
 struct MhcSite {
-  Matrix fn;                 // [(2 + S) * S, S * D]
-  ConstTensorView base;      // [(2 + S) * S]
-  ConstTensorView scale;     // [3]
-  ConstTensorView norm;      // [D] the sublayer's RMS norm
+  Matrix fn;              // [(2 + S) * S, S * D]
+  ConstTensorView base;   // [(2 + S) * S]
+  ConstTensorView scale;  // [3]
+  ConstTensorView norm;   // [D] the sublayer's RMS norm
   Op<MhcPre> pre;
 };
 
 struct KdaWeights {
-  Projection q, k, v;        // [P, D]
-  ConstTensorView conv;      // [3P, 1, taps]: q, k, v channels
-  Projection f_a, f_b;       // [head dim, D], [P, head dim]: forget gate
-  Projection g_a, g_b;       // the same: output gate
-  Projection b;              // [Hk, D]
-  ConstTensorView a_log;     // [Hk]
-  ConstTensorView dt_bias;   // [P]
-  ConstTensorView o_norm;    // [head dim]
-  Projection o;              // [D, P]
+  Projection q, k, v;       // [P, D]
+  ConstTensorView conv;     // [3P, 1, taps]: q, k, v channels
+  Projection f_a, f_b;      // [head dim, D], [P, head dim]: forget gate
+  Projection g_a, g_b;      // the same: output gate
+  Projection b;             // [Hk, D]
+  ConstTensorView a_log;    // [Hk]
+  ConstTensorView dt_bias;  // [P]
+  ConstTensorView o_norm;   // [head dim]
+  Projection o;             // [D, P]
 };
 
 struct IndexerWeights {
-  Projection q;                      // [Hi * Di, Q]
-  Projection k;                      // [Di, D]
-  Projection gate;                   // [Di, D]
-  Projection heads;                  // [Hi, D]: weights_proj
-  ConstTensorView k_norm, k_bias;    // [Di]
-  ConstTensorView ape;               // [kpool, Di]
+  Projection q;                    // [Hi * Di, Q]
+  Projection k;                    // [Di, D]
+  Projection gate;                 // [Di, D]
+  Projection heads;                // [Hi, D]: weights_proj
+  ConstTensorView k_norm, k_bias;  // [Di]
+  ConstTensorView ape;             // [kpool, Di]
 };
 
 struct MlaWeights {
-  Projection q_a, q_b;       // [Q, D], [H * N, Q]
-  ConstTensorView q_norm;    // [Q]
-  Projection kv_a;           // [C, D]
-  ConstTensorView kv_norm;   // [C]
-  TensorView absorb;         // [H, C, N]: W_k of kv_b, transposed
-  TensorView expand;         // [H, V, C]: W_v of kv_b
+  Projection q_a, q_b;      // [Q, D], [H * N, Q]
+  ConstTensorView q_norm;   // [Q]
+  Projection kv_a;          // [C, D]
+  ConstTensorView kv_norm;  // [C]
+  TensorView absorb;        // [H, C, N]: W_k of kv_b, transposed
+  TensorView expand;        // [H, V, C]: W_v of kv_b
   Op<HeadLinear> absorb_op, expand_op;
-  Projection o;              // [D, H * V]
-  IndexerWeights indexer;    // of layers with an indexer of their own
+  Projection o;            // [D, H * V]
+  IndexerWeights indexer;  // of layers with an indexer of their own
 };
 
-struct MlpWeights { Projection gate, up, down; };  // [I, D], [I, D], [D, I]
+struct MlpWeights {
+  Projection gate, up, down;
+};  // [I, D], [I, D], [D, I]
 
 struct MoeWeights {
-  Projection router;                // [E, D] -> f32
-  ConstTensorView bias;             // [E]
+  Projection router;     // [E, D] -> f32
+  ConstTensorView bias;  // [E]
   std::vector<Expert> experts;
   Op<Experts> op;
-  MlpWeights shared;                // down -> f32
+  MlpWeights shared;  // down -> f32
 };
 
 struct LayerWeights {
   MhcSite attn_site, ffn_site;
-  KdaWeights kda;    // one of the two
+  KdaWeights kda;  // one of the two
   MlaWeights mla;
   MlpWeights dense;  // one of the two
   MoeWeights moe;
 };
 
 struct Weights {
-  Matrix embed;                     // [vocab, D]
+  Matrix embed;  // [vocab, D]
   std::vector<LayerWeights> layers;
-  ConstTensorView norm;             // [D]
-  Projection head;                  // [vocab, D] -> f32
+  ConstTensorView norm;  // [D]
+  Projection head;       // [vocab, D] -> f32
 };
 
 // Kernels whose spec is the same in every layer.
@@ -112,7 +114,7 @@ struct Kernels {
   Op<LatentWrite> latent_write;
   Op<LayerNorm> k_norm;
   Op<IndexWrite> index_write;
-  Op<IndexQuery> index_query;       // fp8 keys only
+  Op<IndexQuery> index_query;  // fp8 keys only
   Op<IndexScore> index_score;
   Op<IndexTopK> top_k;
   Op<PoolExpand> expand;
@@ -124,31 +126,31 @@ struct Kernels {
 // A step's activations, for the largest step; a step of T tokens uses the first T rows. A: what products read, f32 in profile
 // exact and bf16 in fast; what products leave is f32.
 struct Buffers {
-  TensorView ids;                            // [T] i32
+  TensorView ids;                                                                     // [T] i32
   TensorView first_row, sequence, position, slot, page_table, state, folded, decode;  // ops/rows.h
-  TensorView x;                              // [T, S, D] f32: residual streams
-  TensorView h, y;                           // [T, D] A into a sublayer, f32 out of it
-  TensorView post, comb;                     // [T, S], [T, S, S] f32
+  TensorView x;                                                                       // [T, S, D] f32: residual streams
+  TensorView h, y;                                                                    // [T, D] A into a sublayer, f32 out of it
+  TensorView post, comb;                                                              // [T, S], [T, S, S] f32
   // KDA
-  TensorView qkv, conv;                      // [T, 3P] f32
-  TensorView f_a, f, b;                      // [T, head dim] A, [T, P], [T, Hk] f32
-  TensorView q, k, v, g, beta, o;            // [T, Hk, head dim] f32, beta [T, Hk] f32
-  TensorView z, gated;                       // [T, P] f32, A
+  TensorView qkv, conv;            // [T, 3P] f32
+  TensorView f_a, f, b;            // [T, head dim] A, [T, P], [T, Hk] f32
+  TensorView q, k, v, g, beta, o;  // [T, Hk, head dim] f32, beta [T, Hk] f32
+  TensorView z, gated;             // [T, P] f32, A
   // MLA
-  TensorView qr_wide, latent_wide, qr, latent;   // [T, Q], [T, C] f32 before their norms, A after
-  TensorView mla_q, absorbed;                // [T, H, N] A, [T, H, C] f32
-  TensorView attended, values;               // [T, H, C], [T, H, V] A
-  TensorView index_q, index_w;               // [T, Hi, Di], [T, Hi] f32
-  TensorView index_q8, index_w8;             // fp8 keys: [T, Hi, Di] e4m3, [T, Hi] f32
-  TensorView index_k, index_gate;            // [T, Di] f32
-  TensorView score, pools;                   // [score rows, max pools] f32, [T, select] i32
-  TensorView selected, count;                // [T, width], [T] i32; live from one attention layer to the next (shared indexers)
+  TensorView qr_wide, latent_wide, qr, latent;  // [T, Q], [T, C] f32 before their norms, A after
+  TensorView mla_q, absorbed;                   // [T, H, N] A, [T, H, C] f32
+  TensorView attended, values;                  // [T, H, C], [T, H, V] A
+  TensorView index_q, index_w;                  // [T, Hi, Di], [T, Hi] f32
+  TensorView index_q8, index_w8;                // fp8 keys: [T, Hi, Di] e4m3, [T, Hi] f32
+  TensorView index_k, index_gate;               // [T, Di] f32
+  TensorView score, pools;                      // [score rows, max pools] f32, [T, select] i32
+  TensorView selected, count;                   // [T, width], [T] i32; live from one attention layer to the next (shared indexers)
   // feed-forward
-  TensorView gate, up, act;                  // [T, I] f32, f32, A
+  TensorView gate, up, act;                          // [T, I] f32, f32, A
   TensorView router_logits, ids_topk, weights_topk;  // [T, E] f32, [T, k] i32, [T, k] f32
-  TensorView shared;                         // [T, D] f32
+  TensorView shared;                                 // [T, D] f32
   // head
-  TensorView logit_rows, head_h, logits;     // [L] i32, [L, D] A, [L, vocab] f32
+  TensorView logit_rows, head_h, logits;  // [L] i32, [L, D] A, [L, vocab] f32
 };
 
 }  // namespace winnow::models

@@ -48,7 +48,10 @@ class Tensor {
       if ((p < view.data || p >= view.data + view.bytes()) && *p != std::byte{0xff}) return false;
     return true;
   }
-  template <class T> T* as() const { return view.as<T>(); }
+  template <class T>
+  T* as() const {
+    return view.as<T>();
+  }
   operator TensorView() const { return view; }
   operator ConstTensorView() const { return view; }
   TensorView view;
@@ -127,7 +130,10 @@ inline void expect_close(ConstTensorView got, ConstTensorView want, double toler
   for (int64_t i = 0; i < want.elements() && shown < 3; ++i) {
     const double g = ref::get(got, i), w = ref::get(want, i);
     const bool ok = std::isnan(w) ? std::isnan(g) : std::isinf(w) ? g == w : std::abs(g - w) <= tolerance * (rms + std::abs(w));
-    if (!ok) { ADD_FAILURE() << what << " element " << i << ": got " << g << ", want " << w; ++shown; }
+    if (!ok) {
+      ADD_FAILURE() << what << " element " << i << ": got " << g << ", want " << w;
+      ++shown;
+    }
   }
 }
 inline bool same_bits(ConstTensorView a, ConstTensorView b) {

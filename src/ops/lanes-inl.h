@@ -38,26 +38,60 @@ constexpr int kLanes = 16;
 constexpr int kPartLanes = HWY_MAX_BYTES / 4 < 16 ? HWY_MAX_BYTES / 4 : 16;
 constexpr int kParts = kLanes / kPartLanes;
 
-struct Lanes { LaneVec v[kParts]; };
+struct Lanes {
+  LaneVec v[kParts];
+};
 
 // f over the parts; the compiler unrolls it.
 #define WINNOW_PARTS(i) for (int i = 0; i < kParts; ++i)
 
-HWY_INLINE Lanes splat(float x) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Set(LaneTag(), x); return r; }
+HWY_INLINE Lanes splat(float x) {
+  Lanes r;
+  WINNOW_PARTS(i) r.v[i] = hn::Set(LaneTag(), x);
+  return r;
+}
 HWY_INLINE Lanes zero() { return splat(0.0f); }
-HWY_INLINE Lanes add(const Lanes& a, const Lanes& b) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Add(a.v[i], b.v[i]); return r; }
-HWY_INLINE Lanes sub(const Lanes& a, const Lanes& b) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Sub(a.v[i], b.v[i]); return r; }
-HWY_INLINE Lanes mul(const Lanes& a, const Lanes& b) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Mul(a.v[i], b.v[i]); return r; }
-HWY_INLINE Lanes div(const Lanes& a, const Lanes& b) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Div(a.v[i], b.v[i]); return r; }
-HWY_INLINE Lanes max(const Lanes& a, const Lanes& b) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Max(a.v[i], b.v[i]); return r; }
-HWY_INLINE Lanes min(const Lanes& a, const Lanes& b) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Min(a.v[i], b.v[i]); return r; }
+HWY_INLINE Lanes add(const Lanes& a, const Lanes& b) {
+  Lanes r;
+  WINNOW_PARTS(i) r.v[i] = hn::Add(a.v[i], b.v[i]);
+  return r;
+}
+HWY_INLINE Lanes sub(const Lanes& a, const Lanes& b) {
+  Lanes r;
+  WINNOW_PARTS(i) r.v[i] = hn::Sub(a.v[i], b.v[i]);
+  return r;
+}
+HWY_INLINE Lanes mul(const Lanes& a, const Lanes& b) {
+  Lanes r;
+  WINNOW_PARTS(i) r.v[i] = hn::Mul(a.v[i], b.v[i]);
+  return r;
+}
+HWY_INLINE Lanes div(const Lanes& a, const Lanes& b) {
+  Lanes r;
+  WINNOW_PARTS(i) r.v[i] = hn::Div(a.v[i], b.v[i]);
+  return r;
+}
+HWY_INLINE Lanes max(const Lanes& a, const Lanes& b) {
+  Lanes r;
+  WINNOW_PARTS(i) r.v[i] = hn::Max(a.v[i], b.v[i]);
+  return r;
+}
+HWY_INLINE Lanes min(const Lanes& a, const Lanes& b) {
+  Lanes r;
+  WINNOW_PARTS(i) r.v[i] = hn::Min(a.v[i], b.v[i]);
+  return r;
+}
 // a * b + c, rounded once.
 HWY_INLINE Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
   Lanes r;
   WINNOW_PARTS(i) r.v[i] = hn::MulAdd(a.v[i], b.v[i], c.v[i]);
   return r;
 }
-HWY_INLINE Lanes sqrt(const Lanes& a) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::Sqrt(a.v[i]); return r; }
+HWY_INLINE Lanes sqrt(const Lanes& a) {
+  Lanes r;
+  WINNOW_PARTS(i) r.v[i] = hn::Sqrt(a.v[i]);
+  return r;
+}
 // e^x: infinite from 89 on, NaN for NaN. Highway's Exp shifts by the exponent unchecked, so far above the range of a
 // float it returns anything, and it takes NaN for something very negative.
 HWY_INLINE Lanes exp(const Lanes& a) {
@@ -82,7 +116,11 @@ HWY_INLINE Lanes softplus(const Lanes& x) {
 HWY_INLINE Lanes sigmoid(const Lanes& x) { return div(splat(1.0f), add(splat(1.0f), exp(sub(zero(), x)))); }
 HWY_INLINE Lanes silu(const Lanes& x) { return mul(x, sigmoid(x)); }
 
-HWY_INLINE Lanes load(const float* p) { Lanes r; WINNOW_PARTS(i) r.v[i] = hn::LoadU(LaneTag(), p + i * kPartLanes); return r; }
+HWY_INLINE Lanes load(const float* p) {
+  Lanes r;
+  WINNOW_PARTS(i) r.v[i] = hn::LoadU(LaneTag(), p + i * kPartLanes);
+  return r;
+}
 HWY_INLINE Lanes load(const Bf16* p) {
   const hn::Rebind<uint16_t, LaneTag> d16;
   const hn::Rebind<uint32_t, LaneTag> d32;
@@ -159,7 +197,9 @@ HWY_INLINE auto fold_once(const V (&v)[1], F& f) {
   return f(hn::LowerHalf(d, v[0]), hn::UpperHalf(d, v[0]));
 }
 template <class V, class F>
-HWY_INLINE auto fold_once(const V (&v)[2], F& f) { return f(v[0], v[1]); }
+HWY_INLINE auto fold_once(const V (&v)[2], F& f) {
+  return f(v[0], v[1]);
+}
 // 16 -> 8 -> 4 -> 2 -> 1: lane i takes f(lane i, lane i + half).
 template <class F>
 HWY_INLINE float fold_lanes(const Lanes& a, F&& f) {
@@ -169,8 +209,12 @@ HWY_INLINE float fold_lanes(const Lanes& a, F&& f) {
   four = f(four, hn::Shuffle1032(four));
   return hn::GetLane(f(four, hn::Shuffle2301(four)));
 }
-HWY_INLINE float sum(const Lanes& a) { return fold_lanes(a, [](auto x, auto y) HWY_ATTR { return hn::Add(x, y); }); }
-HWY_INLINE float max_lane(const Lanes& a) { return fold_lanes(a, [](auto x, auto y) HWY_ATTR { return hn::Max(x, y); }); }
+HWY_INLINE float sum(const Lanes& a) {
+  return fold_lanes(a, [](auto x, auto y) HWY_ATTR { return hn::Add(x, y); });
+}
+HWY_INLINE float max_lane(const Lanes& a) {
+  return fold_lanes(a, [](auto x, auto y) HWY_ATTR { return hn::Max(x, y); });
+}
 
 // Scalar forms of the same functions, for values that stand alone.
 HWY_INLINE float first_lane(const Lanes& a) { return hn::GetLane(a.v[0]); }

@@ -33,9 +33,7 @@ void expect(std::string_view name, In view, DType type, std::initializer_list<Ex
   expect_shape(name, view, type, shape, false);
 }
 
-void expect_rows(std::string_view name, In view, DType type, std::initializer_list<Extent> shape) {
-  expect_shape(name, view, type, shape, true);
-}
+void expect_rows(std::string_view name, In view, DType type, std::initializer_list<Extent> shape) { expect_shape(name, view, type, shape, true); }
 
 void expect(std::string_view name, const Matrix& m, DType type, int64_t n, int64_t k) {
   expect(name, m.data, type, {n, k});

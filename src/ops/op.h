@@ -40,11 +40,15 @@ struct Kernel {                                                  // one way to r
   int64_t (*scratch_bytes)(const typename O::Spec&, const Limits&) = nullptr;
   void (*run)(Queue&, Scratch, const typename O::Spec&, const typename O::Args&);  // enqueues; never allocates or waits
 };
-template <class O> using List = std::span<const Kernel<O>>;  // a back end's kernels, best first
+template <class O>
+using List = std::span<const Kernel<O>>;  // a back end's kernels, best first
 
 struct Ref {};
 struct Cpu {};
-template <class O, class B> List<O> kernels(O, B) { return {}; }  // a back end without O need not mention it
+template <class O, class B>
+List<O> kernels(O, B) {
+  return {};
+}  // a back end without O need not mention it
 
 template <class O>
 List<O> kernels_on(Backend b) {
@@ -57,7 +61,9 @@ List<O> kernels_on(Backend b) {
 
 // What a call must move and compute at least: weights, states and caches once; 2 operations a multiply-add. An op that
 // matters for speed states it as `static Cost cost(const Spec&, const Args&)`; benchmarks divide it by the time.
-struct Cost { double bytes = 0, flops = 0; };
+struct Cost {
+  double bytes = 0, flops = 0;
+};
 
 // A kernel chosen once, while the model is built. If none fits, start-up fails and says why each was passed over.
 template <class O>
@@ -70,15 +76,18 @@ class Op {
     std::string reasons;
     for (const Kernel<O>& k : kernels_on<O>(caps.backend)) {
       const char* why = forced != device.forced.end() && k.name != forced->second ? "another was forced" : k.why_not(caps, spec);
-      if (!why) { kernel_ = &k; return; }
+      if (!why) {
+        kernel_ = &k;
+        return;
+      }
       reasons += fmt::format("\n  {}: {}", k.name, why);
     }
-    throw error("no kernel of op {} fits on back end {}{}", O::name, device::name_of(caps.backend),
-                reasons.empty() ? ": it has none" : reasons);
+    throw error("no kernel of op {} fits on back end {}{}", O::name, device::name_of(caps.backend), reasons.empty() ? ": it has none" : reasons);
   }
   void operator()(Queue& q, const typename O::Args& a) const {
     O::check(spec_, a);
-    if (q.trace()) [[unlikely]] traced(q, a);
+    if (q.trace()) [[unlikely]]
+      traced(q, a);
     else kernel_->run(q, q.scratch(), spec_, a);
   }
   int64_t scratch_bytes(const Limits& limits) const { return kernel_->scratch_bytes ? kernel_->scratch_bytes(spec_, limits) : 0; }

@@ -8,14 +8,14 @@
 namespace winnow::ops {
 
 struct Rows {
-  In first_row;      // [sequences + 1] int32: first row of each sequence; the last entry is the number of rows
-  In sequence;       // [tokens] int32: whose row it is
-  In position;       // [tokens] int64: TokenPos
-  In slot;           // [tokens] int64: SlotId where the row's latent goes
-  In page_table;     // [sequences, max_pages] int32: PageId of each page of the sequence; entries beyond its pages are never read
-  In state;          // [sequences] int32: StateId of its recurrent state and rings
-  In folded;         // [sequences] int64: tokens that its S holds, a multiple of kKdaGroup
-  In decode;         // [sequences] int32: 1 for decode rows (the prompt is finished), 0 for a prefill chunk
+  In first_row;   // [sequences + 1] int32: first row of each sequence; the last entry is the number of rows
+  In sequence;    // [tokens] int32: whose row it is
+  In position;    // [tokens] int64: TokenPos
+  In slot;        // [tokens] int64: SlotId where the row's latent goes
+  In page_table;  // [sequences, max_pages] int32: PageId of each page of the sequence; entries beyond its pages are never read
+  In state;       // [sequences] int32: StateId of its recurrent state and rings
+  In folded;      // [sequences] int64: tokens that its S holds, a multiple of kKdaGroup
+  In decode;      // [sequences] int32: 1 for decode rows (the prompt is finished), 0 for a prefill chunk
   int64_t page_tokens = 64;
 
   int64_t tokens() const { return sequence.shape[0]; }

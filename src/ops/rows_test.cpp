@@ -11,7 +11,9 @@
 namespace winnow::ops {
 namespace {
 
-struct Entry { int64_t position = -1, attempt = -1; };
+struct Entry {
+  int64_t position = -1, attempt = -1;
+};
 
 // A ring beside the log of everything ever written: a slot read must hold the latest entry of the position asked for.
 class Ring {
@@ -110,9 +112,9 @@ TEST(Rings, Pools) {
 }
 
 TEST(FoldedAfter, Prefill) {
-  EXPECT_EQ(folded_after(0, TokenPos(0), 8, false, false), 0);    // a full group waits for the next token
+  EXPECT_EQ(folded_after(0, TokenPos(0), 8, false, false), 0);  // a full group waits for the next token
   EXPECT_EQ(folded_after(0, TokenPos(0), 9, false, false), 8);
-  EXPECT_EQ(folded_after(0, TokenPos(0), 64, false, true), 64);   // a whole chunk does not wait
+  EXPECT_EQ(folded_after(0, TokenPos(0), 64, false, true), 64);  // a whole chunk does not wait
   EXPECT_EQ(folded_after(0, TokenPos(0), 72, false, true), 64);
   EXPECT_EQ(folded_after(0, TokenPos(0), 73, false, true), 72);
   EXPECT_EQ(folded_after(24, TokenPos(29), 120, false, true), 144);
@@ -124,7 +126,7 @@ TEST(FoldedAfter, Prefill) {
 TEST(FoldedAfter, DecodeFoldsOnlyWhatWasFullBefore) {
   EXPECT_EQ(folded_after(0, TokenPos(7), 1, true, true), 0);
   EXPECT_EQ(folded_after(0, TokenPos(8), 1, true, true), 8);
-  EXPECT_EQ(folded_after(0, TokenPos(6), 8, true, true), 0);    // rows 7 .. 13 may be rejected drafts
+  EXPECT_EQ(folded_after(0, TokenPos(6), 8, true, true), 0);  // rows 7 .. 13 may be rejected drafts
   EXPECT_EQ(folded_after(0, TokenPos(14), 8, true, true), 8);
 }
 

@@ -49,8 +49,15 @@ class StepRows {
       }
     }
     first_row_.as<int32_t>()[sequences] = static_cast<int32_t>(row);
-    rows = {.first_row = first_row_, .sequence = sequence_, .position = position_, .slot = slot_, .page_table = page_table_,
-            .state = state_, .folded = folded_, .decode = decode_, .page_tokens = page_tokens};
+    rows = {.first_row = first_row_,
+            .sequence = sequence_,
+            .position = position_,
+            .slot = slot_,
+            .page_table = page_table_,
+            .state = state_,
+            .folded = folded_,
+            .decode = decode_,
+            .page_tokens = page_tokens};
   }
   int64_t pages() const { return pages_; }  // handed out
   int64_t* slots() { return slot_.as<int64_t>(); }

@@ -11,7 +11,9 @@
 
 namespace winnow::ops::test {
 
-struct Part { int64_t position, count, state; };  // of one sequence in a step: position of its first row, rows, StateId
+struct Part {
+  int64_t position, count, state;
+};  // of one sequence in a step: position of its first row, rows, StateId
 
 // The pages of all sequences that a test has, by StateId: sequence i holds pages of its own, in no order.
 struct Pages {

@@ -23,7 +23,8 @@ std::variant<std::vector<Tokens>, Refusal> encode(const Request& r, const Servic
   }
   if (!s.chat_template) return Refusal{.message = "messages: this model has no chat template; use /v1/completions", .param = "messages", .code = {}};
   const Result<std::vector<text::Piece>> pieces = s.chat_template->render(r.context);
-  if (!pieces) return Refusal{.message = fmt::format("messages: the chat template refuses them: {}", pieces.error().what()), .param = "messages", .code = {}};
+  if (!pieces)
+    return Refusal{.message = fmt::format("messages: the chat template refuses them: {}", pieces.error().what()), .param = "messages", .code = {}};
   out.push_back({s.tokenizer.encode(*pieces), text::opens_reasoning(*pieces)});
   return out;
 }
@@ -33,12 +34,16 @@ std::variant<int64_t, Refusal> budget(const Request& r, const ModelFacts& facts,
   const int64_t room = facts.max_context - prompt;
   const std::string field = r.kind == Kind::chat ? "messages" : "prompt";
   if (room < 1 || room < r.min_tokens)
-    return Refusal{.message = fmt::format("{}: {} tokens leave no room for {} in the context of {}", field, prompt, r.min_tokens > 1 ? fmt::format("min_tokens {}", r.min_tokens) : "an answer", facts.max_context),
-                   .param = field, .code = "context_length_exceeded"};
+    return Refusal{.message = fmt::format("{}: {} tokens leave no room for {} in the context of {}", field, prompt,
+                                          r.min_tokens > 1 ? fmt::format("min_tokens {}", r.min_tokens) : "an answer", facts.max_context),
+                   .param = field,
+                   .code = "context_length_exceeded"};
   if (!r.max_tokens) return r.kind == Kind::chat ? room : std::min(room, std::max(kCompletionTokens, r.min_tokens));
   if (*r.max_tokens > room)
-    return Refusal{.message = fmt::format("{}: {} tokens after a prompt of {} exceed the context of {}", r.max_tokens_field, *r.max_tokens, prompt, facts.max_context),
-                   .param = r.max_tokens_field, .code = "context_length_exceeded"};
+    return Refusal{.message = fmt::format("{}: {} tokens after a prompt of {} exceed the context of {}", r.max_tokens_field, *r.max_tokens, prompt,
+                                          facts.max_context),
+                   .param = r.max_tokens_field,
+                   .code = "context_length_exceeded"};
   return *r.max_tokens;
 }
 

@@ -32,7 +32,7 @@ struct Delta {
   std::string reasoning = {}, content = {};
   std::vector<ops::Sampled> tokens = {};  // what was drawn, the stop token included
   engine::FinishReason finish = engine::FinishReason::none;
-  std::string error = {};                 // with FinishReason::error and cancelled
+  std::string error = {};  // with FinishReason::error and cancelled
   bool empty() const { return reasoning.empty() && content.empty() && tokens.empty() && finish == engine::FinishReason::none; }
 };
 
@@ -53,7 +53,9 @@ class ChoiceText {
   int64_t tokens_ = 0, reasoning_tokens_ = 0;
 };
 
-struct Usage { int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0, reasoning_tokens = 0; };
+struct Usage {
+  int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0, reasoning_tokens = 0;
+};
 
 class Generation {
  public:

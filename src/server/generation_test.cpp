@@ -51,7 +51,10 @@ class GenerationTest : public testing::Test {
 TEST_F(GenerationTest, DeltasSpellTheAnswer) {
   const auto all = deltas("I think 語</think>So 😀 it is.", FinishReason::stop, {.split_reasoning = true, .starts_in_reasoning = true});
   std::string reasoning, content;
-  for (const Delta& d : all) { reasoning += d.reasoning; content += d.content; }
+  for (const Delta& d : all) {
+    reasoning += d.reasoning;
+    content += d.content;
+  }
   EXPECT_EQ(reasoning, "I think 語");
   EXPECT_EQ(content, "So 😀 it is.");
   EXPECT_EQ(all.back().finish, FinishReason::stop);
@@ -82,7 +85,8 @@ TEST_F(GenerationTest, StreamAndWholeSayTheSame) {
     std::string content, reasoning;
     json::array logprobs;
     std::string finish;
-    for (const Delta& d : deltas("hm</think>yes \"quoted\"\n", FinishReason::stop, {.split_reasoning = kind == Kind::chat, .starts_in_reasoning = true})) {
+    for (const Delta& d :
+         deltas("hm</think>yes \"quoted\"\n", FinishReason::stop, {.split_reasoning = kind == Kind::chat, .starts_in_reasoning = true})) {
       const json::value v = json::parse(stream.chunk(d));
       const json::object& c = v.at("choices").at(0).as_object();
       if (kind == Kind::chat) {

@@ -125,7 +125,10 @@ struct Server::State {
   // Runs `work` on a text thread and continues on the I/O thread.
   template <class F>
   asio::awaitable<void> aside(F& work) {
-    auto run = [&work]() -> asio::awaitable<void> { work(); co_return; };
+    auto run = [&work]() -> asio::awaitable<void> {
+      work();
+      co_return;
+    };
     const auto executor = text.get_executor();
     co_await asio::co_spawn(executor, run, asio::use_awaitable);
   }
@@ -228,7 +231,8 @@ asio::awaitable<bool> Server::State::read(Connection& c, HttpRequest* request) {
   Refusal why{.message = {}, .param = {}, .code = {}};
   if (bad == http::error::body_limit) why = {413, fmt::format("the body exceeds {} bytes", options.limits.body_bytes), {}, {}};
   else if (bad == http::error::header_limit) why = {431, fmt::format("the header exceeds {} bytes", options.limits.header_bytes), {}, {}};
-  else if (bad.category() == http::make_error_code(http::error::bad_method).category() && bad != http::error::end_of_stream && bad != http::error::partial_message)
+  else if (bad.category() == http::make_error_code(http::error::bad_method).category() && bad != http::error::end_of_stream &&
+           bad != http::error::partial_message)
     why = {400, "not HTTP: " + bad.message(), {}, {}};
   if (!why.message.empty()) {
     HttpResponse response = refused(so_far, why, false);
@@ -240,15 +244,24 @@ asio::awaitable<bool> Server::State::read(Connection& c, HttpRequest* request) {
 
 // What needs no waiting: unknown places, wrong methods, the models.
 std::optional<HttpResponse> Server::State::at_once(const HttpRequest& request, const std::string& path) const {
-  struct Route { std::string_view path; http::verb method; };
+  struct Route {
+    std::string_view path;
+    http::verb method;
+  };
   const std::string one_model = "/v1/models/" + services().facts.name;
-  const Route routes[] = {{kHealth, http::verb::get}, {kModels, http::verb::get}, {one_model, http::verb::get}, {kChat, http::verb::post}, {kCompletions, http::verb::post}};
+  const Route routes[] = {{kHealth, http::verb::get},
+                          {kModels, http::verb::get},
+                          {one_model, http::verb::get},
+                          {kChat, http::verb::post},
+                          {kCompletions, http::verb::post}};
   const bool keep = request.keep_alive() && !stopping;
   const Route* found = nullptr;
   for (const Route& r : routes)
     if (r.path == path) found = &r;
   if (!found && path.starts_with("/v1/models/"))
-    return refused(request, {404, fmt::format("model: there is no such model here; this server has '{}'", services().facts.name), "model", "model_not_found"}, keep);
+    return refused(request,
+                   {404, fmt::format("model: there is no such model here; this server has '{}'", services().facts.name), "model", "model_not_found"},
+                   keep);
   if (!found) return refused(request, {404, "there is nothing at " + path.substr(0, 200), {}, "not_found"}, keep);
   if (request.method() != found->method) {
     const std::string method(http::to_string(found->method));
@@ -290,7 +303,8 @@ asio::awaitable<bool> Server::State::healthy() {
 }
 
 HttpResponse Server::State::refused(const HttpRequest& request, const Refusal& refusal, bool keep_alive) const {
-  spdlog::debug("{} {}: {} {}", std::string_view(request.method_string()), std::string_view(request.target().substr(0, 200)), refusal.status, refusal.message);
+  spdlog::debug("{} {}: {} {}", std::string_view(request.method_string()), std::string_view(request.target().substr(0, 200)), refusal.status,
+                refusal.message);
   return respond(request, refusal.status, error_json(refusal), keep_alive && !stopping);
 }
 
@@ -348,7 +362,7 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
   c.stream.socket().cancel(ignored);  // the watch
   const Usage u = generation.usage();
   spdlog::debug("POST {}: {} prompt and {} answer tokens{}", std::string_view(request.target()), u.prompt_tokens, u.completion_tokens,
-               generation.done() ? "" : ", cancelled");
+                generation.done() ? "" : ", cancelled");
   co_return more;
 }
 
@@ -356,7 +370,8 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
 asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& request, Generation& generation) {
   const Request& r = generation.request();
   const std::string id = fmt::format("{}-{}", r.kind == Kind::chat ? "chatcmpl" : "cmpl", random_id());
-  Answer answer(r, services().tokenizer, services().facts.name, id, std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  Answer answer(r, services().tokenizer, services().facts.name, id,
+                std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
   const bool chunked = request.version() >= 11;
   if (r.stream) {
     http::response<http::empty_body> head(http::status::ok, request.version());

@@ -11,24 +11,24 @@ struct Limits {
   // connections
   size_t header_bytes = 16 << 10;
   size_t body_bytes = 32 << 20;
-  int connections = 512;                          // more are told so and closed
-  std::chrono::seconds header_timeout{15};        // from the first byte awaited of a request to the end of its header
+  int connections = 512;                    // more are told so and closed
+  std::chrono::seconds header_timeout{15};  // from the first byte awaited of a request to the end of its header
   std::chrono::seconds body_timeout{60};
-  std::chrono::seconds write_timeout{30};         // a reader that takes nothing for this long is gone
-  std::chrono::seconds ping_interval{15};         // a comment on a silent event stream
-  std::chrono::seconds grace{10};                 // of a stop, for requests that run; --grace
+  std::chrono::seconds write_timeout{30};  // a reader that takes nothing for this long is gone
+  std::chrono::seconds ping_interval{15};  // a comment on a silent event stream
+  std::chrono::seconds grace{10};          // of a stop, for requests that run; --grace
   std::chrono::milliseconds health_deadline{5000};
 
   // requests
   int json_depth = 32;
   size_t messages = 8192;
   size_t tools = 256;
-  int64_t choices = 8;                            // n times the number of prompts
+  int64_t choices = 8;  // n times the number of prompts
   size_t stop_strings = 16;
-  size_t stop_bytes = 256;                        // of one stop string
+  size_t stop_bytes = 256;  // of one stop string
   size_t stop_tokens = 64;
-  size_t logit_bias = 1024;                       // entries
-  int64_t logprobs = 20;                          // most likely tokens beside each token
+  size_t logit_bias = 1024;  // entries
+  int64_t logprobs = 20;     // most likely tokens beside each token
 };
 
 }  // namespace winnow::server

@@ -101,8 +101,13 @@ std::string error_json(const Refusal& r) {
 }
 
 Answer::Answer(const Request& request, const text::Tokenizer& tokenizer, std::string model, std::string id, int64_t created)
-    : kind_(request.kind), logprobs_(request.sampling.logprobs), include_usage_(request.include_usage), tokenizer_(tokenizer),
-      model_(std::move(model)), id_(std::move(id)), created_(created),
+    : kind_(request.kind),
+      logprobs_(request.sampling.logprobs),
+      include_usage_(request.include_usage),
+      tokenizer_(tokenizer),
+      model_(std::move(model)),
+      id_(std::move(id)),
+      created_(created),
       choices_(static_cast<size_t>(request.n) * (request.kind == Kind::chat ? 1 : request.prompts.size())) {}
 
 void Answer::head(JsonWriter& w, bool chunk) const {

@@ -8,7 +8,9 @@
 
 #include "server/generation.h"
 
-namespace winnow { class JsonWriter; }
+namespace winnow {
+class JsonWriter;
+}
 
 namespace winnow::server {
 

@@ -74,11 +74,13 @@ void check_content(Reader& p, const std::string& at, const json::value& content)
     if (!part) return p.fail(part_at, "must be an object {\"type\": \"text\", \"text\": ...}");
     const json::value* type = part->if_contains("type");
     if (!type || !type->is_string()) return p.fail(part_at + ".type", "must be a string");
-    if (type->get_string() != "text") return p.fail(part_at + ".type", fmt::format("parts of type '{}' are not supported, only 'text'", string_view(type->get_string())));
+    if (type->get_string() != "text")
+      return p.fail(part_at + ".type", fmt::format("parts of type '{}' are not supported, only 'text'", string_view(type->get_string())));
     const json::value* text = part->if_contains("text");
     if (!text || !text->is_string()) return p.fail(part_at + ".text", "must be a string");
     for (const auto& [key, value] : *part)
-      if (key != "type" && key != "text" && !value.is_null()) return p.fail(fmt::format("{}.{}", part_at, string_view(key)), "is not a known field of a text part");
+      if (key != "type" && key != "text" && !value.is_null())
+        return p.fail(fmt::format("{}.{}", part_at, string_view(key)), "is not a known field of a text part");
   }
 }
 
@@ -167,7 +169,8 @@ void read_tools(Reader& p, string_view name, const json::value& v) {
     const json::value* fn_name = fn->get_object().if_contains("name");
     if (!fn_name || !fn_name->is_string() || fn_name->get_string().empty()) return p.fail(at + ".function.name", "must be a non-empty string");
     const json::value* parameters = fn->get_object().if_contains("parameters");
-    if (parameters && !parameters->is_object() && !parameters->is_null()) return p.fail(at + ".function.parameters", "must be a JSON schema (an object)");
+    if (parameters && !parameters->is_object() && !parameters->is_null())
+      return p.fail(at + ".function.parameters", "must be a JSON schema (an object)");
   }
   if (!v.get_array().empty()) p.r.context["tools"] = v;
 }
@@ -175,7 +178,10 @@ void read_tools(Reader& p, string_view name, const json::value& v) {
 void read_tool_choice(Reader& p, string_view name, const json::value& v) {
   const bool is_string = v.is_string();
   if (is_string && v.get_string() == "auto") return;
-  if (is_string && v.get_string() == "none") { p.tools_off = true; return; }
+  if (is_string && v.get_string() == "none") {
+    p.tools_off = true;
+    return;
+  }
   p.fail(name, "only \"auto\" and \"none\" are supported");
 }
 
@@ -319,14 +325,16 @@ constexpr Field kFields[] = {
 
     {"temperature", On::both, [](Reader& p, string_view f, const json::value& v) { p.number(f, v, 0, 2, &p.r.sampling.temperature); }},
     {"top_p", On::both, [](Reader& p, string_view f, const json::value& v) { p.number(f, v, 1e-6, 1, &p.r.sampling.top_p); }},
-    {"top_k", On::both, [](Reader& p, string_view f, const json::value& v) {
+    {"top_k", On::both,
+     [](Reader& p, string_view f, const json::value& v) {
        const int64_t k = p.integer(f, v, -1, p.facts.vocab_size).value_or(0);
        p.r.sampling.top_k = static_cast<int32_t>(k < 0 ? 0 : k);  // -1 and 0: off
      }},
     {"min_p", On::both, [](Reader& p, string_view f, const json::value& v) { p.number(f, v, 0, 1, &p.r.sampling.min_p); }},
     {"presence_penalty", On::both, [](Reader& p, string_view f, const json::value& v) { p.number(f, v, -2, 2, &p.r.sampling.presence_penalty); }},
     {"frequency_penalty", On::both, [](Reader& p, string_view f, const json::value& v) { p.number(f, v, -2, 2, &p.r.sampling.frequency_penalty); }},
-    {"repetition_penalty", On::both, [](Reader& p, string_view f, const json::value& v) { p.number(f, v, 0.01, 10, &p.r.sampling.repetition_penalty); }},
+    {"repetition_penalty", On::both,
+     [](Reader& p, string_view f, const json::value& v) { p.number(f, v, 0.01, 10, &p.r.sampling.repetition_penalty); }},
     {"logit_bias", On::both, read_logit_bias},
     {"seed", On::both, read_seed},
 
@@ -374,13 +382,15 @@ void check_together(Reader& p) {
   const bool chat = r.kind == Kind::chat;
   if (chat && !r.context.contains("messages")) p.fail("messages", "is missing");
   if (!chat && r.prompts.empty()) p.fail("prompt", "is missing");
-  if (p.max_tokens && p.max_completion_tokens && *p.max_tokens != *p.max_completion_tokens) p.fail("max_completion_tokens", "differs from max_tokens; give one of them");
+  if (p.max_tokens && p.max_completion_tokens && *p.max_tokens != *p.max_completion_tokens)
+    p.fail("max_completion_tokens", "differs from max_tokens; give one of them");
   r.max_tokens = p.max_completion_tokens ? p.max_completion_tokens : p.max_tokens;
   if (p.max_completion_tokens) r.max_tokens_field = "max_completion_tokens";
   if (r.max_tokens && r.min_tokens > *r.max_tokens) p.fail("min_tokens", fmt::format("is greater than {}", r.max_tokens_field));
   if (p.stream_options && !r.stream) p.fail("stream_options", "needs stream: true");
   if (p.best_of && *p.best_of != r.n) p.fail("best_of", "only the value of n is supported");
-  if (!chat && r.n * static_cast<int64_t>(r.prompts.size()) > p.limits.choices) p.fail("n", fmt::format("times the number of prompts must be at most {}", p.limits.choices));
+  if (!chat && r.n * static_cast<int64_t>(r.prompts.size()) > p.limits.choices)
+    p.fail("n", fmt::format("times the number of prompts must be at most {}", p.limits.choices));
   if (p.top_logprobs.value_or(0) > 0 && !p.chat_logprobs.value_or(false)) p.fail("top_logprobs", "needs logprobs: true");
   if (chat) r.sampling.logprobs = p.chat_logprobs.value_or(false) ? static_cast<int32_t>(p.top_logprobs.value_or(0)) : -1;
   else r.sampling.logprobs = static_cast<int32_t>(p.logprobs.value_or(-1));

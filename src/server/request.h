@@ -40,15 +40,15 @@ using Prompt = std::variant<std::string, std::vector<int32_t>>;
 
 struct Request {
   Kind kind = Kind::chat;
-  boost::json::object context;         // chat: what the template sees
-  std::vector<Prompt> prompts;         // completion
+  boost::json::object context;  // chat: what the template sees
+  std::vector<Prompt> prompts;  // completion
   int64_t n = 1;
-  ops::Sampling sampling;              // seed drawn if none was given
+  ops::Sampling sampling;  // seed drawn if none was given
   std::optional<int64_t> max_tokens;
   int64_t min_tokens = 0;
   bool ignore_eos = false;
   std::vector<std::string> stop;
-  std::vector<int32_t> stop_tokens;    // beside the model's own
+  std::vector<int32_t> stop_tokens;  // beside the model's own
   bool stream = false, include_usage = false;
   std::string max_tokens_field = "max_tokens";  // as the client called it
 };

@@ -28,7 +28,7 @@ class Server {
  public:
   explicit Server(const ServerOptions& options);  // takes the port, before anything costly is loaded; throws Error if it cannot
   ~Server();
-  std::string url() const;               // http://127.0.0.1:8080, with the port that it got
+  std::string url() const;                // http://127.0.0.1:8080, with the port that it got
   void listen(const Services& services);  // from here on clients can connect; services outlive run()
   void run();                             // until a signal
 

@@ -14,7 +14,10 @@ bool is_word(UChar32 c) {
          (U_GET_GC_MASK(c) & (U_GC_M_MASK | U_GC_ND_MASK | U_GC_PC_MASK)) != 0;
 }
 
-struct Character { UChar32 code; size_t bytes; };  // code -1: the text is empty
+struct Character {
+  UChar32 code;
+  size_t bytes;
+};  // code -1: the text is empty
 
 Character first_character(std::string_view s) {
   UChar32 c = -1;

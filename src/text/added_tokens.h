@@ -25,7 +25,10 @@ struct AddedToken {
 // A set of tokens that are looked for together: leftmost first, of several the longest.
 class AddedTokens {
  public:
-  struct Part { size_t begin = 0, end = 0; Token id = -1; };  // -1: text
+  struct Part {
+    size_t begin = 0, end = 0;
+    Token id = -1;
+  };  // -1: text
 
   AddedTokens() = default;
   explicit AddedTokens(std::vector<AddedToken> tokens);

@@ -16,7 +16,10 @@ std::string StopStrings::append(std::string_view text) {
     const size_t at = pending_.find(s, known >= s.size() ? known - s.size() + 1 : 0);
     if (at == std::string::npos) continue;
     const size_t end = at + s.size();
-    if (end < first_end || (end == first_end && at < start)) { first_end = end; start = at; }
+    if (end < first_end || (end == first_end && at < start)) {
+      first_end = end;
+      start = at;
+    }
   }
   if (first_end != std::string::npos) {
     found_ = true;
@@ -52,8 +55,14 @@ AnswerReader::AnswerReader(const Tokenizer& tokenizer, AnswerOptions options)
 }
 
 void AnswerReader::emit(std::string text, bool may_stop, AnswerText* to) {
-  if (in_reasoning_) { to->reasoning += text; return; }
-  if (may_stop) { to->content += stop_.append(text); return; }
+  if (in_reasoning_) {
+    to->reasoning += text;
+    return;
+  }
+  if (may_stop) {
+    to->content += stop_.append(text);
+    return;
+  }
   to->content += stop_.flush() + text;
 }
 

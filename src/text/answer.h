@@ -31,7 +31,9 @@ class StopStrings {
 // True if what the template wrote last opens the reasoning block; text of a message that looks like it does not count.
 bool opens_reasoning(std::span<const Piece> prompt);
 
-struct AnswerText { std::string reasoning, content; };
+struct AnswerText {
+  std::string reasoning, content;
+};
 
 struct AnswerOptions {
   bool split_reasoning = false;      // false: everything is content
@@ -45,8 +47,8 @@ class AnswerReader {
   AnswerReader(const Tokenizer& tokenizer, AnswerOptions options);
   // What can be shown after this token. Before `may_stop`, stop strings are text like any other.
   AnswerText append(Token id, bool may_stop = true);
-  AnswerText finish();                            // the rest; call once, also after a stop
-  bool stopped() const { return stop_.found(); }  // by a stop string
+  AnswerText finish();                                 // the rest; call once, also after a stop
+  bool stopped() const { return stop_.found(); }       // by a stop string
   bool in_reasoning() const { return in_reasoning_; }  // where the next token goes
 
  private:

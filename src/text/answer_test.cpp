@@ -71,7 +71,10 @@ class AnswerReaderTest : public testing::Test {
   AnswerText read(const std::string& text, AnswerOptions options) {
     AnswerReader reader(tokenizer_, std::move(options));
     AnswerText all;
-    const auto add = [&](const AnswerText& t) { all.reasoning += t.reasoning; all.content += t.content; };
+    const auto add = [&](const AnswerText& t) {
+      all.reasoning += t.reasoning;
+      all.content += t.content;
+    };
     for (Token t : tokenizer_.encode(text, true)) add(reader.append(t));
     add(reader.finish());
     return all;

@@ -15,9 +15,7 @@ constexpr size_t kShort = 48;
 
 size_t table_size(size_t entries) { return std::bit_ceil(2 * entries + 1); }
 
-uint64_t key_of(Token left, Token right) {
-  return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
-}
+uint64_t key_of(Token left, Token right) { return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right); }
 
 size_t place_of(uint64_t key, size_t size) {
   key *= 0x9E3779B97F4A7C15u;  // 2^64 / golden ratio: the high bits depend on all of the key
@@ -99,7 +97,10 @@ void Bpe::merge_short(std::string_view word, std::vector<Token>& out) const {
 }
 
 void Bpe::merge_long(std::string_view word, std::vector<Token>& out) const {
-  struct Symbol { Token token; int32_t previous, next; };  // a linked list; token -1: joined into its left neighbour
+  struct Symbol {
+    Token token;
+    int32_t previous, next;
+  };  // a linked list; token -1: joined into its left neighbour
   struct Candidate {
     uint32_t rank;
     int32_t at;

@@ -14,7 +14,9 @@
 
 namespace winnow::text {
 
-struct Merge { Token left, right, product; };  // ranked by position in the list; the last of equal pairs counts
+struct Merge {
+  Token left, right, product;
+};  // ranked by position in the list; the last of equal pairs counts
 
 class Bpe {
  public:
@@ -25,7 +27,10 @@ class Bpe {
   void encode(std::string_view word, std::vector<Token>& out) const;
 
  private:
-  struct Joined { uint32_t rank; Token product; };
+  struct Joined {
+    uint32_t rank;
+    Token product;
+  };
   static constexpr Joined kNone{UINT32_MAX, -1};
 
   Joined join(Token left, Token right) const;
@@ -34,8 +39,14 @@ class Bpe {
   void merge_short(std::string_view word, std::vector<Token>& out) const;
   void merge_long(std::string_view word, std::vector<Token>& out) const;
 
-  struct Pair { uint64_t key = UINT64_MAX; Joined joined = kNone; };
-  struct Whole { uint32_t hash = 0; Token id = -1; };
+  struct Pair {
+    uint64_t key = UINT64_MAX;
+    Joined joined = kNone;
+  };
+  struct Whole {
+    uint32_t hash = 0;
+    Token id = -1;
+  };
 
   std::vector<std::string> words_;
   std::array<Token, 256> symbols_;

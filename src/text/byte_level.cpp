@@ -9,9 +9,7 @@ namespace winnow::text {
 namespace {
 
 // Printable bytes of Latin-1 stand for themselves; the others, in order, for U+0100 and on.
-constexpr bool stands_for_itself(int byte) {
-  return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
-}
+constexpr bool stands_for_itself(int byte) { return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE; }
 
 constexpr std::array<int16_t, 0x144> byte_of_character() {
   std::array<int16_t, 0x144> table{};

@@ -35,7 +35,8 @@ Value value_of(const json::value& v, bool trusted, int depth = 1) {
     case json::kind::object: {
       std::vector<std::pair<Value::TextPtr, Value>> entries;
       for (const auto& [key, item] : v.get_object())
-        entries.emplace_back(std::make_shared<const jinja::Text>(replace_ill_formed(std::string_view(key)), trusted), value_of(item, trusted, depth + 1));
+        entries.emplace_back(std::make_shared<const jinja::Text>(replace_ill_formed(std::string_view(key)), trusted),
+                             value_of(item, trusted, depth + 1));
       return Value::map(std::move(entries));
     }
   }
@@ -73,7 +74,8 @@ Result<std::string> template_of(const json::object& config, const std::string& w
       if (name && *name == "default") v = o->if_contains("template");
       if (v && v->is_string()) break;
     }
-  if (!v || !v->is_string()) return error("{}: holds no \"chat_template\", and there is no chat_template.jinja beside it; give the prompt as plain text", where);
+  if (!v || !v->is_string())
+    return error("{}: holds no \"chat_template\", and there is no chat_template.jinja beside it; give the prompt as plain text", where);
   return std::string(v->get_string());
 }
 
@@ -96,14 +98,13 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::string_vi
   t.impl_->where = where;
   try {
     t.impl_->body = jinja::parse(source);
-  } catch (const Error& e) {
-    return error("{}: {}", where, e.what());
-  }
+  } catch (const Error& e) { return error("{}: {}", where, e.what()); }
   return t;
 }
 
 Result<ChatTemplate> ChatTemplate::load(const std::string& dir) {
-  const std::filesystem::path config_path = std::filesystem::path(dir) / "tokenizer_config.json", template_path = std::filesystem::path(dir) / "chat_template.jinja";
+  const std::filesystem::path config_path = std::filesystem::path(dir) / "tokenizer_config.json",
+                              template_path = std::filesystem::path(dir) / "chat_template.jinja";
   json::value config = json::object();
   if (std::filesystem::exists(config_path)) {
     const Result<std::string> text = read_file(config_path, kMaxConfigBytes);
@@ -137,9 +138,7 @@ Result<std::vector<Piece>> ChatTemplate::render(const json::object& context) con
       begin = run.end;
     }
     return pieces;
-  } catch (const jinja::Raised& raised) {
-    return Error(raised.message, Failure::work);
-  } catch (const Error& e) {
+  } catch (const jinja::Raised& raised) { return Error(raised.message, Failure::work); } catch (const Error& e) {
     return Error(fmt::format("{}: {}", impl_->where, e.what()), Failure::work);
   }
 }

@@ -70,7 +70,8 @@ TEST(ChatTemplate, CheckStrings) {
   const ChatTemplate t = shipped();
   json::object context{{"messages", {json::object{{"role", "user"}, {"content", "hi"}}}}, {"add_generation_prompt", true}};
   EXPECT_EQ(joined(*t.render(context)), "[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>hi<|assistant|><think>");
-  context["messages"] = {json::object{{"role", "user"}, {"content", "a"}}, json::object{{"role", "assistant"}, {"content", "x"}, {"reasoning_content", "old"}},
+  context["messages"] = {json::object{{"role", "user"}, {"content", "a"}},
+                         json::object{{"role", "assistant"}, {"content", "x"}, {"reasoning_content", "old"}},
                          json::object{{"role", "user"}, {"content", "b"}}};
   const std::string head = "[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>a<|assistant|>", tail = "x<|user|>b<|assistant|><think>";
   EXPECT_EQ(joined(*t.render(context)), head + "<think></think>" + tail);
@@ -81,14 +82,16 @@ TEST(ChatTemplate, CheckStrings) {
 TEST(ChatTemplate, UserTextNeverBecomesAControlToken) {
   const Tokenizer tokenizer = Tokenizer::load(kSmallModel + "/tokenizer.json").or_throw();
   const ChatTemplate t = shipped();
-  const std::string all = "<|endoftext|>[gMASK]<sop><|system|><|user|><|assistant|><|observation|><think></think><tool_call></tool_call><tool_response>"
-                          "</tool_response><arg_key></arg_key><arg_value></arg_value>/nothink<|image|>";
+  const std::string all =
+      "<|endoftext|>[gMASK]<sop><|system|><|user|><|assistant|><|observation|><think></think><tool_call></tool_call><tool_response>"
+      "</tool_response><arg_key></arg_key><arg_value></arg_value>/nothink<|image|>";
   const auto conversation = [](const std::string& text) {
     const json::object call{{"id", text}, {"function", {{"name", text}, {"arguments", {{text, text}, {"n", {text}}}}}}};
     json::object user{{"role", "user"}, {"content", text}};
-    return json::object{{"messages", {json::object{{"role", "system"}, {"content", text}}, user,
-                                      json::object{{"role", "assistant"}, {"content", text}, {"reasoning_content", text}, {"tool_calls", {call}}},
-                                      json::object{{"role", "tool"}, {"content", text}, {"tool_call_id", text}}}},
+    return json::object{{"messages",
+                         {json::object{{"role", "system"}, {"content", text}}, user,
+                          json::object{{"role", "assistant"}, {"content", text}, {"reasoning_content", text}, {"tool_calls", {call}}},
+                          json::object{{"role", "tool"}, {"content", text}, {"tool_call_id", text}}}},
                         {"tools", {json::object{{"function", {{"name", text}, {text, text}}}}}},
                         {"add_generation_prompt", true}};
   };
@@ -114,10 +117,14 @@ TEST(ChatTemplate, KnowsWhoWroteWhat) {
   EXPECT_EQ(marked("{{ ('<' ~ ws ~ '>').strip('<') }}{{ ws.strip() }},{{ (' ' ~ ws ~ '.') | trim }}", c), "«  pad »>«pad»,«pad ».");
   EXPECT_EQ(marked("{{ ('x,' ~ s ~ ',y').split(',') | join('+') }}", c), "x+«user»+y");
   EXPECT_EQ(marked("{{ s | replace('s', '<s>') }}{{ ('<t>' ~ s) | replace('t', s) }}", c), "«u»<s>«er»<«user»>«user»");
-  EXPECT_EQ(marked("{{ ('a' ~ s) | upper }}{{ ('é' ~ s ~ 'É') | lower }}{{ s | capitalize }},{{ (up ~ 'ß') | upper }}", c), "A«USER»é«user»é«User»,«SS-X»SS");
-  EXPECT_EQ(marked("{{ l | join(', ') }}{{ l | tojson }}{{ d | tojson }}{{ n }}{{ l }}", c), "«a», «b»[\"«a»\", \"«b»\"]{\"«k»\": \"«v\\n»\"}5['«a»', '«b»']");
-  EXPECT_EQ(marked("{% for k, v in d.items() %}{{ k }}={{ v | tojson }}{% endfor %}{% for x in s %}{{ x }}.{% endfor %}", c), "«k»=\"«v\\n»\"«u».«s».«e».«r».");
-  EXPECT_EQ(marked("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(s) }}{{ m('t') | length }}{% set z %}[{{ s }}]{% endset %}{{ z }}", c), "<«user»>3[«user»]");
+  EXPECT_EQ(marked("{{ ('a' ~ s) | upper }}{{ ('é' ~ s ~ 'É') | lower }}{{ s | capitalize }},{{ (up ~ 'ß') | upper }}", c),
+            "A«USER»é«user»é«User»,«SS-X»SS");
+  EXPECT_EQ(marked("{{ l | join(', ') }}{{ l | tojson }}{{ d | tojson }}{{ n }}{{ l }}", c),
+            "«a», «b»[\"«a»\", \"«b»\"]{\"«k»\": \"«v\\n»\"}5['«a»', '«b»']");
+  EXPECT_EQ(marked("{% for k, v in d.items() %}{{ k }}={{ v | tojson }}{% endfor %}{% for x in s %}{{ x }}.{% endfor %}", c),
+            "«k»=\"«v\\n»\"«u».«s».«e».«r».");
+  EXPECT_EQ(marked("{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m(s) }}{{ m('t') | length }}{% set z %}[{{ s }}]{% endset %}{{ z }}", c),
+            "<«user»>3[«user»]");
   EXPECT_EQ(marked("{% set ns = namespace(t='') %}{% set ns.t = ns.t + s + '|' %}{{ ns.t }}", c), "«user»|");
   EXPECT_EQ(marked("{{ think.split('</think>')[-1] }},{{ s or 'x' }}{{ nope or 'x' }}", c), "«b»,«user»x");
 }
@@ -125,21 +132,57 @@ TEST(ChatTemplate, KnowsWhoWroteWhat) {
 TEST(ChatTemplate, RefusesWhenLoaded) {
   const std::initializer_list<std::pair<std::string_view, std::string_view>> cases = {
       {"a\n{% include 'x' %}", "t: line 2: the block include is not supported"},
-      {"{% extends 'x' %}", "the block extends"}, {"{% call m() %}{% endcall %}", "the block call"}, {"{% filter upper %}{% endfilter %}", "the block filter"},
-      {"{% import 'x' as y %}", "the block import"}, {"{% block b %}{% endblock %}", "the block block"}, {"{% do x %}", "the block do"},
-      {"\n\n{{ x | nope }}", "line 3: the filter nope is not supported"}, {"{{ x is nope }}", "the test nope"}, {"{{ x | safe }}", "the filter safe"},
-      {"{{ nope(1) }}", "line 1: the function nope is not supported"}, {"{{ x.append(1) }}", "the method append"}, {"{{ x.__class__ }}", "the attribute __class__"},
-      {"{{ (x)(1) }}", "the function x"}, {"{{ x[0](1) }}", "only functions"}, {"{{ f(*a) }}", "* and **"}, {"{{ f(**a) }}", "* and **"},
-      {"{{ x", "a {{ without }}"}, {"{% if x", "a {% without %}"}, {"{% if x %}", "the template ends before endif"}, {"{% for a in b %}", "ends before endfor"},
-      {"{% endif %}", "the block endif"}, {"{# x", "a comment without end"}, {"{% raw %}x", "a raw block without end"}, {"{{ 'x }}", "a string without end"},
-      {"{{ a b }}", "not closed"}, {"{{ }}", "unexpected }}"}, {"{{ 1 + }}", "unexpected }}"}, {"{{ (1 }}", "unexpected }"}, {"{{ [1) }}", "an unexpected )"},
-      {"{{ a ! b }}", "an unexpected character"}, {"{{ é }}", "an unexpected character"}, {"{% break %}", "break outside a loop"},
-      {"{% for a in b recursive %}{% endfor %}", "recursive"}, {"{% macro m(a=1, b) %}{% endmacro %}", "a parameter without default"},
-      {"{% macro m() %}{{ caller() }}{% endmacro %}", "the name caller"}, {"{% set true = 1 %}", "cannot be assigned"}, {"{% set x | upper %}{% endset %}", "filters on a set block"},
-      {"{% for loop in x %}{% endfor %}", "loop cannot"}, {"{% set ns._x = 1 %}", "begins with _"}, {"{{ '\\N{DASH}' }}", "the escape \\N"}, {"{{ '\\ud800' }}", "no character"},
-      {"{{ '\\x4' }}", "without its digits"}, {"{{ 99999999999999999999 }}", "out of range"}, {"{{ 1a }}", "followed by a letter"}, {"{{ 012 }}", "begins with 0"},
-      {"{{ f(a=1, a=2) }}", "given twice"}, {"{{ f(a=1, 2) }}", "an argument without name"}, {"{{ x is string is mapping }}", "chained"}, {"\xff", "not UTF-8"},
-      {"{% for (a, b) in c %}{% endfor %}", "parentheses around"}, {"{% generation %}{% break %}{% endgeneration %}", "break outside"}};
+      {"{% extends 'x' %}", "the block extends"},
+      {"{% call m() %}{% endcall %}", "the block call"},
+      {"{% filter upper %}{% endfilter %}", "the block filter"},
+      {"{% import 'x' as y %}", "the block import"},
+      {"{% block b %}{% endblock %}", "the block block"},
+      {"{% do x %}", "the block do"},
+      {"\n\n{{ x | nope }}", "line 3: the filter nope is not supported"},
+      {"{{ x is nope }}", "the test nope"},
+      {"{{ x | safe }}", "the filter safe"},
+      {"{{ nope(1) }}", "line 1: the function nope is not supported"},
+      {"{{ x.append(1) }}", "the method append"},
+      {"{{ x.__class__ }}", "the attribute __class__"},
+      {"{{ (x)(1) }}", "the function x"},
+      {"{{ x[0](1) }}", "only functions"},
+      {"{{ f(*a) }}", "* and **"},
+      {"{{ f(**a) }}", "* and **"},
+      {"{{ x", "a {{ without }}"},
+      {"{% if x", "a {% without %}"},
+      {"{% if x %}", "the template ends before endif"},
+      {"{% for a in b %}", "ends before endfor"},
+      {"{% endif %}", "the block endif"},
+      {"{# x", "a comment without end"},
+      {"{% raw %}x", "a raw block without end"},
+      {"{{ 'x }}", "a string without end"},
+      {"{{ a b }}", "not closed"},
+      {"{{ }}", "unexpected }}"},
+      {"{{ 1 + }}", "unexpected }}"},
+      {"{{ (1 }}", "unexpected }"},
+      {"{{ [1) }}", "an unexpected )"},
+      {"{{ a ! b }}", "an unexpected character"},
+      {"{{ é }}", "an unexpected character"},
+      {"{% break %}", "break outside a loop"},
+      {"{% for a in b recursive %}{% endfor %}", "recursive"},
+      {"{% macro m(a=1, b) %}{% endmacro %}", "a parameter without default"},
+      {"{% macro m() %}{{ caller() }}{% endmacro %}", "the name caller"},
+      {"{% set true = 1 %}", "cannot be assigned"},
+      {"{% set x | upper %}{% endset %}", "filters on a set block"},
+      {"{% for loop in x %}{% endfor %}", "loop cannot"},
+      {"{% set ns._x = 1 %}", "begins with _"},
+      {"{{ '\\N{DASH}' }}", "the escape \\N"},
+      {"{{ '\\ud800' }}", "no character"},
+      {"{{ '\\x4' }}", "without its digits"},
+      {"{{ 99999999999999999999 }}", "out of range"},
+      {"{{ 1a }}", "followed by a letter"},
+      {"{{ 012 }}", "begins with 0"},
+      {"{{ f(a=1, a=2) }}", "given twice"},
+      {"{{ f(a=1, 2) }}", "an argument without name"},
+      {"{{ x is string is mapping }}", "chained"},
+      {"\xff", "not UTF-8"},
+      {"{% for (a, b) in c %}{% endfor %}", "parentheses around"},
+      {"{% generation %}{% break %}{% endgeneration %}", "break outside"}};
   for (const auto& [source, part] : cases) {
     const Result<ChatTemplate> t = ChatTemplate::parse(source, "t");
     ASSERT_FALSE(t) << source;
@@ -177,7 +220,8 @@ TEST(ChatTemplate, BoundsHold) {
   contains("{{ [1] | tojson(indent=999999) | length }}", "69");
   std::string deep;
   for (int i = 0; i < 5000; ++i) deep += "(";
-  EXPECT_NE(std::string(ChatTemplate::parse("{{ " + deep + "1" + std::string(5000, ')') + " }}", "t").error().what()).find("nested too deeply"), std::string::npos);
+  EXPECT_NE(std::string(ChatTemplate::parse("{{ " + deep + "1" + std::string(5000, ')') + " }}", "t").error().what()).find("nested too deeply"),
+            std::string::npos);
   deep.clear();
   for (int i = 0; i < 5000; ++i) deep += "{% if x %}";
   EXPECT_NE(std::string(ChatTemplate::parse(deep, "t").error().what()).find("nested too deeply"), std::string::npos);
@@ -196,7 +240,8 @@ TEST(ChatTemplate, LoadsFromACheckpoint) {
   std::filesystem::create_directories(dir);
   const auto write = [&](const char* name, std::string_view text) { std::ofstream(dir / name) << text; };
   EXPECT_NE(std::string(ChatTemplate::load(dir.string()).error().what()).find("chat_template"), std::string::npos);
-  write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": true, "chat_template": "{{ bos_token }}{{ eos_token }}{{ x }}"})");
+  write("tokenizer_config.json",
+        R"({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": true, "chat_template": "{{ bos_token }}{{ eos_token }}{{ x }}"})");
   const std::vector<Piece> pieces = *ChatTemplate::load(dir.string()).or_throw().render({{"x", "u"}});
   ASSERT_EQ(pieces.size(), 2u);
   EXPECT_EQ(pieces[0].text, "<s></s>");

@@ -30,7 +30,10 @@ const icu::Normalizer2& nfc() {
   return normalizer;
 }
 
-struct Place { size_t begin, end; UChar32 code; };
+struct Place {
+  size_t begin, end;
+  UChar32 code;
+};
 
 Place character_at(std::string_view s, size_t begin) {
   size_t at = begin;
@@ -48,13 +51,19 @@ size_t previous(std::string_view s, size_t at) {
 // Sorts each run of combining marks by class, as normalisation will: ICU does that by insertion, quadratic in the run.
 void order_marks(std::string& text) {
   const icu::Normalizer2& n = nfc();
-  struct Mark { uint8_t combining; std::string_view bytes; };
+  struct Mark {
+    uint8_t combining;
+    std::string_view bytes;
+  };
   std::vector<Mark> marks;
   std::string ordered;
   for (size_t i = 0; i < text.size();) {
     Place c = character_at(text, i);
     uint8_t combining = c.code < 0x300 ? 0 : n.getCombiningClass(c.code);
-    if (!combining) { i = c.end; continue; }
+    if (!combining) {
+      i = c.end;
+      continue;
+    }
     marks.clear();
     const size_t begin = i;
     while (combining) {

@@ -29,10 +29,15 @@ class PreTokenizer {
     explicit Cutter(const PreTokenizer& pre);
     // Calls word(w) for each non-empty word of well-formed UTF-8, in order. Linear in the text for the supported families.
     template <class F>
-    void cut(std::string_view text, F&& word) { cut_from(0, text, std::forward<F>(word)); }
+    void cut(std::string_view text, F&& word) {
+      cut_from(0, text, std::forward<F>(word));
+    }
 
    private:
-    struct Part { size_t begin, end; bool match; };
+    struct Part {
+      size_t begin, end;
+      bool match;
+    };
     template <class F>
     void cut_from(size_t step, std::string_view text, F&& word);
     void merge_parts(size_t step, std::string_view text, std::vector<Part>& words);

@@ -16,8 +16,8 @@ constexpr size_t kMaxPatternBytes = 16384;
 constexpr std::string_view kWhiteSpace = "\\x09-\\x0d\\x{85}\\p{Z}";
 
 constexpr std::array<std::string_view, 46> kProperties = {
-    "L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "Mn", "Mc", "Me", "N", "Nd", "Nl", "No", "P", "Pc",
-    "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S", "Sm", "Sc", "Sk", "So", "Z", "Zs", "Zl", "Zp", "C",
+    "L",  "Lu", "Ll", "Lt", "Lm",  "Lo",       "M",        "Mn",     "Mc",    "Me",       "N",     "Nd",     "Nl",   "No",    "P",  "Pc",
+    "Pd", "Ps", "Pe", "Pi", "Pf",  "Po",       "S",        "Sm",     "Sc",    "Sk",       "So",    "Z",      "Zs",   "Zl",    "Zp", "C",
     "Cc", "Cf", "Co", "Cs", "Han", "Hiragana", "Katakana", "Hangul", "Latin", "Cyrillic", "Greek", "Arabic", "Thai", "Hebrew"};
 
 // ASCII letter pairs that case folding also finds as one ligature, which the two engines treat differently.
@@ -43,7 +43,10 @@ class Translator {
   bool follows(std::string_view s) const { return in_.substr(at_).starts_with(s); }
   bool folding() const { return !folds_.empty() && folds_.back(); }
   void refuse(std::string what) { problem_ = std::move(what); }
-  void take(size_t n) { out_ += in_.substr(at_, n); at_ += n; }
+  void take(size_t n) {
+    out_ += in_.substr(at_, n);
+    at_ += n;
+  }
 
   void outside() {
     const char c = peek();
@@ -110,16 +113,24 @@ class Translator {
   void escape() {
     const char c = peek(1);
     switch (c) {
-      case 's': case 'S': {
+      case 's':
+      case 'S': {
         if (c == 'S' && class_depth_) return refuse("\\S inside a class");
         if (class_depth_) out_ += kWhiteSpace;
         else out_ += (c == 's' ? "[" : "[^") + std::string(kWhiteSpace) + "]";
         at_ += 2;
         return;
       }
-      case 'r': case 'n': case 't': case 'f': case 'd': case 'D': return take(2);
-      case 'p': case 'P': return property();
-      case 'x': case 'u': return code_point(c);
+      case 'r':
+      case 'n':
+      case 't':
+      case 'f':
+      case 'd':
+      case 'D': return take(2);
+      case 'p':
+      case 'P': return property();
+      case 'x':
+      case 'u': return code_point(c);
       default:
         if (std::ispunct(static_cast<unsigned char>(c)) || c == ' ') return take(2);
         return refuse(std::string("the escape \\") + c);
@@ -182,14 +193,13 @@ Regex::~Regex() = default;
 
 Result<Regex> Regex::compile(const std::string& pcre2, std::string_view where) {
   const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(pcre2_compile_context_create(nullptr),
-                                                                                             pcre2_compile_context_free);
+                                                                                              pcre2_compile_context_free);
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   pcre2_set_parens_nest_limit(context.get(), 50);
   int code = 0;
   PCRE2_SIZE offset = 0;
   auto compiled = std::make_unique<Code>();
-  compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pcre2.data()), pcre2.size(), PCRE2_UTF | PCRE2_UCP, &code, &offset,
-                                 context.get());
+  compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pcre2.data()), pcre2.size(), PCRE2_UTF | PCRE2_UCP, &code, &offset, context.get());
   if (!compiled->code) {
     PCRE2_UCHAR message[160] = {};
     pcre2_get_error_message(code, message, sizeof message);

@@ -111,9 +111,7 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view where
   return t;
 }
 
-std::vector<Token> Tokenizer::encode(std::string_view text, bool control) const {
-  return impl_->encode(std::string(text), {{text.size(), control}});
-}
+std::vector<Token> Tokenizer::encode(std::string_view text, bool control) const { return impl_->encode(std::string(text), {{text.size(), control}}); }
 
 std::vector<Token> Tokenizer::encode(std::span<const Piece> pieces) const {
   std::string text;

@@ -22,11 +22,14 @@ namespace winnow::text {
 using Token = int32_t;
 
 // Text with the knowledge of who wrote it. Only bytes from the template (trusted) may become control tokens.
-struct Piece { std::string text; bool trusted = false; };
+struct Piece {
+  std::string text;
+  bool trusted = false;
+};
 
 class Tokenizer {
  public:
-  static Result<Tokenizer> load(const std::string& path);                            // tokenizer.json
+  static Result<Tokenizer> load(const std::string& path);  // tokenizer.json
   static Result<Tokenizer> parse(std::string_view json, std::string_view where);
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -41,9 +44,9 @@ class Tokenizer {
   // as the package does.
   std::string_view bytes(Token id) const;
   std::string decode(std::span<const Token> ids, bool skip_special) const;  // invalid UTF-8 becomes U+FFFD, as the package does
-  int64_t vocab_size() const;            // 1 + the largest id
-  bool is_special(Token id) const;       // added with "special": true
-  Token find(std::string_view added_token) const;  // id of an added token or -1
+  int64_t vocab_size() const;                                               // 1 + the largest id
+  bool is_special(Token id) const;                                          // added with "special": true
+  Token find(std::string_view added_token) const;                           // id of an added token or -1
 
  private:
   Tokenizer();

@@ -17,7 +17,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kMaxFileBytes = size_t{256} << 20;
-constexpr int64_t kMaxId = int64_t{1} << 22;       // ids above would only reserve memory
+constexpr int64_t kMaxId = int64_t{1} << 22;  // ids above would only reserve memory
 constexpr size_t kMaxAddedTokenBytes = 4096;
 constexpr size_t kMaxSteps = 32;
 
@@ -40,8 +40,7 @@ class Field {
   // The members must be among these: what we do not know might change the encoding.
   void only(std::initializer_list<std::string_view> keys) const {
     for (const auto& [key, value] : object())
-      if (std::ranges::find(keys, std::string_view(key)) == keys.end())
-        throw error("{}.{}: not known to this engine", path_, std::string_view(key));
+      if (std::ranges::find(keys, std::string_view(key)) == keys.end()) throw error("{}.{}: not known to this engine", path_, std::string_view(key));
   }
   const json::object& object() const {
     if (!value_ || !value_->is_object()) refuse("must be an object");
@@ -241,8 +240,8 @@ void read_merges(const Field& f, const Ids& ids, TokenizerFile& out) {
 }
 
 Ids read_model(const Field& f, TokenizerFile& out) {
-  f.only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges",
-          "vocab", "merges"});
+  f.only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges", "vocab",
+          "merges"});
   if (f["type"].string() != "BPE") f["type"].refuse(fmt::format("{} is not supported (BPE is)", f["type"].string()));
   if (!f["dropout"].null()) f["dropout"].refuse("must be null: encoding would be random");
   // unk_token, fuse_unk and byte_fallback say what happens to symbols outside the vocabulary; read_vocab leaves none.
@@ -263,7 +262,7 @@ void read_added_tokens(const Field& f, const Ids& ids, TokenizerFile& out) {
     const Field entry = f.at(i);
     entry.only({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
     AddedToken t{std::string(entry["content"].string()), static_cast<Token>(entry["id"].id()), entry["single_word"].boolean(false),
-                 entry["lstrip"].boolean(false), entry["rstrip"].boolean(false), entry["normalized"].boolean(true),
+                 entry["lstrip"].boolean(false),         entry["rstrip"].boolean(false),       entry["normalized"].boolean(true),
                  entry["special"].boolean(false)};
     if (t.content.empty() || t.content.size() > kMaxAddedTokenBytes) entry["content"].refuse("is empty or too long");
     if (!seen.emplace(entry["content"].string(), t.id).second) entry["content"].refuse("occurs twice");
@@ -313,9 +312,7 @@ Result<TokenizerFile> read_tokenizer_json(std::string_view text, std::string_vie
   if (failed) return error("{}: not JSON: {}", where, failed.message());
   try {
     return read(Field(&root, std::string(where) + ": "));
-  } catch (const Error& e) {
-    return e;
-  }
+  } catch (const Error& e) { return e; }
 }
 
 }  // namespace winnow::text

@@ -82,7 +82,8 @@ TEST(Tokenizer, EncodesLongRunsAsTheReference) {
       const json::value* runs = c.at("runs").as_object().if_contains(name);
       if (!runs) continue;
       std::vector<Token> want;
-      for (const json::value& run : runs->as_array()) want.insert(want.end(), static_cast<size_t>(run.at(1).as_int64()), static_cast<Token>(run.at(0).as_int64()));
+      for (const json::value& run : runs->as_array())
+        want.insert(want.end(), static_cast<size_t>(run.at(1).as_int64()), static_cast<Token>(run.at(0).as_int64()));
       EXPECT_EQ(got, want);
     }
   }
@@ -196,7 +197,8 @@ TEST(Tokenizer, ManyThreads) {
 // A long run of one character must not take quadratic time. The bound, of processor time, leaves room for sanitizers.
 TEST(Tokenizer, LongRunsTakeLinearTime) {
   for (const std::string_view name : kNames) {
-    for (const std::string_view unit : {"a", " ", "\n", "\t", "!", "7", " \n", "\r", "\xe4\xb8\xad", "\xcc\x81\xcc\xa3", "<|", "'", "a'", "\xc2\xa0"}) {
+    for (const std::string_view unit :
+         {"a", " ", "\n", "\t", "!", "7", " \n", "\r", "\xe4\xb8\xad", "\xcc\x81\xcc\xa3", "<|", "'", "a'", "\xc2\xa0"}) {
       std::string text;
       while (text.size() < (name == "winnow-tiny" ? 1 << 20 : 1 << 18)) text += unit;
       const std::clock_t start = std::clock();
@@ -252,12 +254,30 @@ TEST(TokenizerJson, RefusesByName) {
   expect("decoder: must be ByteLevel", [](O& f) { f["decoder"] = nullptr; });
   expect("truncation", [](O& f) { f["truncation"] = json::object{}; });
   expect("padding", [](O& f) { f["padding"] = json::object{}; });
-  for (const auto& [pattern, part] : std::initializer_list<std::pair<std::string_view, std::string_view>>{
-           {"\\w+", "the escape \\w"}, {"\\bx", "the escape \\b"}, {"^x", "the anchor ^"}, {"x$", "the anchor $"}, {"[a[b]]", "a [ inside a class"},
-           {"[a&&b]", "&& inside"}, {"[\\S]", "\\S inside"}, {"\\p{Klingon}", "Klingon"}, {"\\pL", "\\p without"}, {"(?m:x)", "the group"},
-           {"(*ACCEPT)", "the group"}, {"(?<n>x)", "the group"}, {"x{2}+", "an interval followed"}, {"x{,3}", "a { that"}, {"(?i:ss)", "without case"},
-           {"(?i:[a])", "without case"}, {"x*", "empty string"}, {"(", "does not compile"}, {"[a", "an unclosed ["}, {"\\1", "the escape \\1"},
-           {"\\xff", "a byte"}, {"\\x{110000}", "does not compile"}, {"x**", "does not compile"}, {"", "is empty"}})
+  for (const auto& [pattern, part] : std::initializer_list<std::pair<std::string_view, std::string_view>>{{"\\w+", "the escape \\w"},
+                                                                                                          {"\\bx", "the escape \\b"},
+                                                                                                          {"^x", "the anchor ^"},
+                                                                                                          {"x$", "the anchor $"},
+                                                                                                          {"[a[b]]", "a [ inside a class"},
+                                                                                                          {"[a&&b]", "&& inside"},
+                                                                                                          {"[\\S]", "\\S inside"},
+                                                                                                          {"\\p{Klingon}", "Klingon"},
+                                                                                                          {"\\pL", "\\p without"},
+                                                                                                          {"(?m:x)", "the group"},
+                                                                                                          {"(*ACCEPT)", "the group"},
+                                                                                                          {"(?<n>x)", "the group"},
+                                                                                                          {"x{2}+", "an interval followed"},
+                                                                                                          {"x{,3}", "a { that"},
+                                                                                                          {"(?i:ss)", "without case"},
+                                                                                                          {"(?i:[a])", "without case"},
+                                                                                                          {"x*", "empty string"},
+                                                                                                          {"(", "does not compile"},
+                                                                                                          {"[a", "an unclosed ["},
+                                                                                                          {"\\1", "the escape \\1"},
+                                                                                                          {"\\xff", "a byte"},
+                                                                                                          {"\\x{110000}", "does not compile"},
+                                                                                                          {"x**", "does not compile"},
+                                                                                                          {"", "is empty"}})
     expect(part, [&](O& f) { f["pre_tokenizer"] = split(pattern); });
   EXPECT_NE(std::string(Tokenizer::parse("{", "t.json").error().what()).find("t.json: not JSON"), std::string::npos);
   EXPECT_NE(std::string(Tokenizer::parse("[]", "t.json").error().what()).find("must be an object"), std::string::npos);
@@ -266,8 +286,7 @@ TEST(TokenizerJson, RefusesByName) {
 
 TEST(TokenizerJson, OlderMergesAreTheSame) {
   json::value file = json::parse(read_file(path_of("qwen")));
-  for (json::value& m : file.at("model").at("merges").as_array())
-    m = std::string(m.at(0).as_string()) + " " + std::string(m.at(1).as_string());
+  for (json::value& m : file.at("model").at("merges").as_array()) m = std::string(m.at(0).as_string()) + " " + std::string(m.at(1).as_string());
   const Tokenizer old = Tokenizer::parse(json::serialize(file), "old").or_throw();
   const std::string text = "winnowing the strings, token by token";
   EXPECT_EQ(old.encode(text, true), tokenizer("qwen").encode(text, true));
@@ -282,10 +301,16 @@ TEST(Tokenizer, MatchLimitIsAnError) {
 }
 
 TEST(Utf8, RunsMoveWithTheText) {
-  std::string text = "a\xff" "b\xe4\xb8\xad" "c";
+  std::string text =
+      "a\xff"
+      "b\xe4\xb8\xad"
+      "c";
   Runs runs{{1, true}, {2, false}, {4, true}, {6, false}, {7, true}};
   replace_ill_formed(text, runs);
-  EXPECT_EQ(text, "a\xef\xbf\xbd" "b\xe4\xb8\xad" "c");
+  EXPECT_EQ(text,
+            "a\xef\xbf\xbd"
+            "b\xe4\xb8\xad"
+            "c");
   const size_t ends[] = {1, 4, 5, 8, 9};  // the character that trusted and untrusted text share is untrusted
   for (size_t i = 0; i < 5; ++i) EXPECT_EQ(runs[i].end, ends[i]) << i;
 }

@@ -24,18 +24,16 @@ const std::string kIndex = "model.safetensors.index.json";
 
 struct Case {
   const char* name;
-  Spoil spoil;                     // before writing
-  std::vector<std::string> says;   // parts of the message
-  SpoilFiles files = {};           // after writing
+  Spoil spoil;                    // before writing
+  std::vector<std::string> says;  // parts of the message
+  SpoilFiles files = {};          // after writing
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 // Changes one field of one tensor's header entry.
 Spoil entry(const std::string& tensor, const std::string& field, json::value v) {
-  return [=](TinyCheckpoint& t) {
-    t.change_header = [=](int, json::object& h) { h.at(tensor).as_object()[field] = v; };
-  };
+  return [=](TinyCheckpoint& t) { t.change_header = [=](int, json::object& h) { h.at(tensor).as_object()[field] = v; }; };
 }
 
 Spoil text_field(const char* field, json::value v) {
@@ -72,9 +70,7 @@ Spoil value(const std::string& tensor, size_t at, T v) {
 }
 
 Spoil header_length(uint64_t n) {
-  return [=](TinyCheckpoint& t) {
-    t.change_bytes = [=](int, std::string& header, std::string&) { std::memcpy(header.data(), &n, 8); };
-  };
+  return [=](TinyCheckpoint& t) { t.change_bytes = [=](int, std::string& header, std::string&) { std::memcpy(header.data(), &n, 8); }; };
 }
 
 Spoil header_text(std::string text) {
@@ -89,38 +85,54 @@ Spoil header_text(std::string text) {
 // ---- files ----
 
 const Case kFiles[] = {
-    {"Truncated", nothing, {kFile, "data_offsets end at"},
+    {"Truncated",
+     nothing,
+     {kFile, "data_offsets end at"},
      [](const std::string& d) { std::filesystem::resize_file(d + "/" + kFile, std::filesystem::file_size(d + "/" + kFile) - 5); }},
     {"TruncatedInTheHeader", nothing, {kFile, "truncated?"}, [](const std::string& d) { std::filesystem::resize_file(d + "/" + kFile, 100); }},
     {"Empty", nothing, {kFile, "has 0 bytes"}, [](const std::string& d) { std::filesystem::resize_file(d + "/" + kFile, 0); }},
     {"SevenBytes", nothing, {kFile, "has 7 bytes"}, [](const std::string& d) { std::filesystem::resize_file(d + "/" + kFile, 7); }},
-    {"MoreThanTheHeaderSays", nothing, {kFile, "3 bytes at the end of the file without a tensor"},
+    {"MoreThanTheHeaderSays",
+     nothing,
+     {kFile, "3 bytes at the end of the file without a tensor"},
      [](const std::string& d) { testing::write_file(d + "/" + kFile, testing::read_file(d + "/" + kFile) + "xyz"); }},
-    {"ADirectory", nothing, {kFile, "a directory"},
+    {"ADirectory",
+     nothing,
+     {kFile, "a directory"},
      [](const std::string& d) {
        std::filesystem::remove(d + "/" + kFile);
        std::filesystem::create_directory(d + "/" + kFile);
      }},
-    {"APipe", nothing, {kFile, "a pipe or device"},
+    {"APipe",
+     nothing,
+     {kFile, "a pipe or device"},
      [](const std::string& d) {
        std::filesystem::remove(d + "/" + kFile);
        ASSERT_EQ(::mkfifo((d + "/" + kFile).c_str(), 0600), 0);
      }},
-    {"ALinkToItself", nothing, {kFile, "Too many levels of symbolic links"},
+    {"ALinkToItself",
+     nothing,
+     {kFile, "Too many levels of symbolic links"},
      [](const std::string& d) {
        std::filesystem::remove(d + "/" + kFile);
        std::filesystem::create_symlink(kFile, d + "/" + kFile);
      }},
-    {"ADanglingLink", nothing, {kFile, "No such file"},
+    {"ADanglingLink",
+     nothing,
+     {kFile, "No such file"},
      [](const std::string& d) {
        std::filesystem::remove(d + "/" + kFile);
        std::filesystem::create_symlink("elsewhere", d + "/" + kFile);
      }},
-    {"NoWeights", nothing, {"neither model.safetensors nor model.safetensors.index.json"},
+    {"NoWeights",
+     nothing,
+     {"neither model.safetensors nor model.safetensors.index.json"},
      [](const std::string& d) { std::filesystem::remove(d + "/" + kFile); }},
     {"NoConfig", nothing, {"config.json", "cannot be opened"}, [](const std::string& d) { std::filesystem::remove(d + "/config.json"); }},
     {"EmptyConfig", nothing, {"config.json", "is empty"}, [](const std::string& d) { testing::write_file(d + "/config.json", ""); }},
-    {"ConfigIsADirectory", nothing, {"config.json", "a directory"},
+    {"ConfigIsADirectory",
+     nothing,
+     {"config.json", "a directory"},
      [](const std::string& d) {
        std::filesystem::remove(d + "/config.json");
        std::filesystem::create_directory(d + "/config.json");
@@ -139,11 +151,14 @@ const Case kHeaders[] = {
     {"HeaderNotAnObject", header_text("[1, 2]"), {kFile, "does not begin with '{'"}},
     {"HeaderTooDeep", header_text("{\"a\":" + std::string(100, '[') + std::string(100, ']') + "}"), {kFile, "not valid JSON"}},
     {"HeaderWithLeadingSpace", header_text(" {}"), {kFile, "does not begin with '{'"}},
-    {"RepeatedTensor", header_text(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})"),
+    {"RepeatedTensor",
+     header_text(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})"),
      {kFile, "\"a\" appears twice"}},
-    {"MetadataNotStrings", [](TinyCheckpoint& t) { t.change_header = [](int, json::object& h) { h["__metadata__"] = {{"format", 1}}; }; },
+    {"MetadataNotStrings",
+     [](TinyCheckpoint& t) { t.change_header = [](int, json::object& h) { h["__metadata__"] = {{"format", 1}}; }; },
      {kFile, "__metadata__ entry \"format\" is not a string"}},
-    {"MetadataNotAnObject", [](TinyCheckpoint& t) { t.change_header = [](int, json::object& h) { h["__metadata__"] = "pt"; }; },
+    {"MetadataNotAnObject",
+     [](TinyCheckpoint& t) { t.change_header = [](int, json::object& h) { h["__metadata__"] = "pt"; }; },
      {kFile, "__metadata__ is not an object"}},
     {"UnknownDtype", entry(kNorm, "dtype", "F8_E5M2"), {kFile, kNorm, "dtype \"F8_E5M2\""}},
     {"DtypeNotAString", entry(kNorm, "dtype", 16), {kFile, kNorm, "dtype"}},
@@ -153,12 +168,18 @@ const Case kHeaders[] = {
     {"ShapeOverflows", entry(kNorm, "shape", {int64_t{1} << 40, int64_t{1} << 40}), {kFile, kNorm, "overflows 64 bits"}},
     {"ShapeInBitsOverflows", entry(kNorm, "shape", {int64_t{1} << 61}), {kFile, kNorm, "overflows 64 bits"}},
     {"TooManyDimensions", entry(kNorm, "shape", {1, 1, 1, 1, 1, 1, 1, 1, 8}), {kFile, kNorm, "9 dimensions"}},
-    {"ShapeMissing", [](TinyCheckpoint& t) { t.change_header = [](int, json::object& h) { h.at(kNorm).as_object().erase("shape"); }; }, {kFile, kNorm, "shape is missing"}},
-    {"OffsetsMissing", [](TinyCheckpoint& t) { t.change_header = [](int, json::object& h) { h.at(kNorm).as_object().erase("data_offsets"); }; }, {kFile, kNorm, "data_offsets"}},
+    {"ShapeMissing",
+     [](TinyCheckpoint& t) { t.change_header = [](int, json::object& h) { h.at(kNorm).as_object().erase("shape"); }; },
+     {kFile, kNorm, "shape is missing"}},
+    {"OffsetsMissing",
+     [](TinyCheckpoint& t) { t.change_header = [](int, json::object& h) { h.at(kNorm).as_object().erase("data_offsets"); }; },
+     {kFile, kNorm, "data_offsets"}},
     {"ThreeOffsets", entry(kNorm, "data_offsets", {0, 16, 32}), {kFile, kNorm, "array of two"}},
     {"OffsetsBackwards", entry(kNorm, "data_offsets", {32, 16}), {kFile, kNorm, "end (16) before they begin (32)"}},
     {"OffsetsNegative", entry(kNorm, "data_offsets", {-16, 0}), {kFile, kNorm, "data_offsets", "not a whole number"}},
-    {"OffsetsOverflow", entry(kNorm, "data_offsets", {uint64_t{0xfffffffffffffff0}, uint64_t{0xffffffffffffffff}}), {kFile, kNorm, "data_offsets", "not a whole number"}},
+    {"OffsetsOverflow",
+     entry(kNorm, "data_offsets", {uint64_t{0xfffffffffffffff0}, uint64_t{0xffffffffffffffff}}),
+     {kFile, kNorm, "data_offsets", "not a whole number"}},
     {"OffsetsBeyondTheFile", entry(kNorm, "data_offsets", {1 << 30, (1 << 30) + 16}), {kFile, kNorm, "bytes of data"}},
     {"SizeAgainstShape", entry(kNorm, "shape", {7}), {kFile, kNorm, "span 16 bytes where shape and dtype need 14"}},
     {"UnknownHeaderField", entry(kNorm, "strides", {1}), {kFile, kNorm, "unknown field \"strides\""}},
@@ -168,7 +189,8 @@ const Case kHeaders[] = {
     {"Overlapping",
      [](TinyCheckpoint& t) {
        t.change_header = [](int, json::object& h) {
-         h.at(kText + "layers.1.input_layernorm.weight").as_object()["data_offsets"] = h.at(kText + "layers.0.input_layernorm.weight").at("data_offsets");
+         h.at(kText + "layers.1.input_layernorm.weight").as_object()["data_offsets"] =
+             h.at(kText + "layers.0.input_layernorm.weight").at("data_offsets");
        };
      },
      {kFile, "layers.0.input_layernorm.weight", "layers.1.input_layernorm.weight", "overlap"}},
@@ -191,22 +213,34 @@ const Case kHeaders[] = {
      },
      {kFile, "begin at 3, not aligned to 4 bytes"}},
     {"AControlCharacterInAName",
-     [](TinyCheckpoint& t) { t.change_header = [](int, json::object& h) { h["evil\nname\x1b[2J"] = {{"dtype", "U8"}, {"shape", {-1}}, {"data_offsets", {0, 0}}}; }; },
+     [](TinyCheckpoint& t) {
+       t.change_header = [](int, json::object& h) { h["evil\nname\x1b[2J"] = {{"dtype", "U8"}, {"shape", {-1}}, {"data_offsets", {0, 0}}}; };
+     },
      {kFile, "evil\\x0aname\\x1b[2J"}},
 };
 
 // ---- index ----
 
 const Case kIndexes[] = {
-    {"MissingShard", sharded(), {"model-00002-of-00003.safetensors", "is missing", kIndex},
+    {"MissingShard",
+     sharded(),
+     {"model-00002-of-00003.safetensors", "is missing", kIndex},
      [](const std::string& d) { std::filesystem::remove(d + "/model-00002-of-00003.safetensors"); }},
-    {"MissingIndex", sharded(), {kIndex, "is missing", "model-00001-of-00003.safetensors"}, [](const std::string& d) { std::filesystem::remove(d + "/" + kIndex); }},
-    {"IndexNotJson", sharded(), {kIndex, "not valid JSON"}, [](const std::string& d) { testing::write_file(d + "/" + kIndex, "{\"weight_map\": {"); }},
+    {"MissingIndex",
+     sharded(),
+     {kIndex, "is missing", "model-00001-of-00003.safetensors"},
+     [](const std::string& d) { std::filesystem::remove(d + "/" + kIndex); }},
+    {"IndexNotJson",
+     sharded(),
+     {kIndex, "not valid JSON"},
+     [](const std::string& d) { testing::write_file(d + "/" + kIndex, "{\"weight_map\": {"); }},
     {"IndexEmpty", sharded(), {kIndex, "not valid JSON"}, [](const std::string& d) { testing::write_file(d + "/" + kIndex, ""); }},
     {"IndexWithoutMap", sharded([](json::object& i) { i.erase("weight_map"); }), {kIndex, "weight_map is missing"}},
     {"IndexMapEmpty", sharded([](json::object& i) { i["weight_map"] = json::object(); }), {kIndex, "weight_map is empty"}},
     {"IndexNamesItself", index_entry(kNorm, json::string_view(kIndex)), {kIndex, kNorm, "not the name of a .safetensors file"}},
-    {"IndexIsALinkToItself", sharded(), {kIndex, "Too many levels of symbolic links"},
+    {"IndexIsALinkToItself",
+     sharded(),
+     {kIndex, "Too many levels of symbolic links"},
      [](const std::string& d) {
        std::filesystem::remove(d + "/" + kIndex);
        std::filesystem::create_symlink(kIndex, d + "/" + kIndex);
@@ -216,7 +250,9 @@ const Case kIndexes[] = {
     {"PathDown", index_entry(kNorm, "sub/model.safetensors"), {kIndex, kNorm, "leads out of the folder"}},
     {"PathBackslash", index_entry(kNorm, "..\\model.safetensors"), {kIndex, kNorm, "leads out of the folder"}},
     {"ShardNotAString", index_entry(kNorm, 1), {kIndex, kNorm, "not a file name"}},
-    {"TensorNotInItsShard", index_entry("model.ghost", "model-00001-of-00003.safetensors"), {"model-00001-of-00003.safetensors", "has no tensor \"model.ghost\""}},
+    {"TensorNotInItsShard",
+     index_entry("model.ghost", "model-00001-of-00003.safetensors"),
+     {"model-00001-of-00003.safetensors", "has no tensor \"model.ghost\""}},
     {"TensorInAnotherShard",
      sharded([](json::object& i) {
        auto& file = i.at("weight_map").as_object()[kNorm];
@@ -224,9 +260,13 @@ const Case kIndexes[] = {
      }),
      {kNorm, kIndex, "places in"}},
     {"TensorThatTheIndexLacks", sharded([](json::object& i) { i.at("weight_map").as_object().erase(kNorm); }), {kNorm, kIndex, "does not list"}},
-    {"BothFileAndIndex", sharded(), {kFile, kIndex, "remove one of them"},
+    {"BothFileAndIndex",
+     sharded(),
+     {kFile, kIndex, "remove one of them"},
      [](const std::string& d) { std::filesystem::copy_file(d + "/model-00001-of-00003.safetensors", d + "/" + kFile); }},
-    {"RepeatedInTheIndex", sharded(), {kIndex, "\"a\" appears twice"},
+    {"RepeatedInTheIndex",
+     sharded(),
+     {kIndex, "\"a\" appears twice"},
      [](const std::string& d) { testing::write_file(d + "/" + kIndex, R"({"weight_map":{"a":"x.safetensors","a":"y.safetensors"}})"); }},
 };
 
@@ -234,26 +274,72 @@ const Case kIndexes[] = {
 
 const Case kTensors[] = {
     {"MissingTensor", [](TinyCheckpoint& t) { t.drop(kNorm); }, {"missing " + kNorm}},
-    {"MissingMatrix", [](TinyCheckpoint& t) { t.drop(kText + "layers.1.self_attn.indexer.wk.weight"); }, {"missing " + kText + "layers.1.self_attn.indexer.wk.weight"}},
-    {"MissingConvolution", [](TinyCheckpoint& t) { t.drop(kText + "layers.0.self_attn.k_conv1d.weight"); }, {"1 problem", "missing " + kText + "layers.0.self_attn.k_conv1d.weight"}},
-    {"MissingInTheMtpLayer", [](TinyCheckpoint& t) { t.drop(kText + "layers.3.enorm.weight"); }, {"1 problem", "missing " + kText + "layers.3.enorm.weight"}},
+    {"MissingMatrix",
+     [](TinyCheckpoint& t) { t.drop(kText + "layers.1.self_attn.indexer.wk.weight"); },
+     {"missing " + kText + "layers.1.self_attn.indexer.wk.weight"}},
+    {"MissingConvolution",
+     [](TinyCheckpoint& t) { t.drop(kText + "layers.0.self_attn.k_conv1d.weight"); },
+     {"1 problem", "missing " + kText + "layers.0.self_attn.k_conv1d.weight"}},
+    {"MissingInTheMtpLayer",
+     [](TinyCheckpoint& t) { t.drop(kText + "layers.3.enorm.weight"); },
+     {"1 problem", "missing " + kText + "layers.3.enorm.weight"}},
     {"MissingInTheImageTower", [](TinyCheckpoint& t) { t.drop("model.visual.merger.proj.weight"); }, {"missing model.visual.merger.proj.weight"}},
     {"ExtraTensor", [](TinyCheckpoint& t) { t.add("model.extra.weight", "BF16", {2}); }, {"unused model.extra.weight in " + kFile}},
-    {"ExtraLayer", [](TinyCheckpoint& t) { t.add(kText + "layers.4.input_layernorm.weight", "BF16", {8}); }, {"unused " + kText + "layers.4.input_layernorm.weight"}},
-    {"ExtraExpert", [](TinyCheckpoint& t) { t.add(kText + "layers.1.mlp.experts.4.up_proj.weight", "BF16", {6, 8}); }, {"unused", "experts.4.up_proj"}},
-    {"IndexerOfASharedLayer", [](TinyCheckpoint& t) { t.add(kText + "layers.2.self_attn.indexer.wk.weight", "BF16", {4, 8}); }, {"unused", "layers.2.self_attn.indexer.wk.weight"}},
+    {"ExtraLayer",
+     [](TinyCheckpoint& t) { t.add(kText + "layers.4.input_layernorm.weight", "BF16", {8}); },
+     {"unused " + kText + "layers.4.input_layernorm.weight"}},
+    {"ExtraExpert",
+     [](TinyCheckpoint& t) { t.add(kText + "layers.1.mlp.experts.4.up_proj.weight", "BF16", {6, 8}); },
+     {"unused", "experts.4.up_proj"}},
+    {"IndexerOfASharedLayer",
+     [](TinyCheckpoint& t) { t.add(kText + "layers.2.self_attn.indexer.wk.weight", "BF16", {4, 8}); },
+     {"unused", "layers.2.self_attn.indexer.wk.weight"}},
     {"BothNameStyles", [](TinyCheckpoint& t) { t.add(kText + "layers.0.attn_hc.fn", "BF16", {8, 16}); }, {"unused " + kText + "layers.0.attn_hc.fn"}},
-    {"WrongShape", [](TinyCheckpoint& t) { t.drop(kNorm); t.add(kNorm, "BF16", {9}); }, {kNorm, kFile, "[9]", "[8]"}},
+    {"WrongShape",
+     [](TinyCheckpoint& t) {
+       t.drop(kNorm);
+       t.add(kNorm, "BF16", {9});
+     },
+     {kNorm, kFile, "[9]", "[8]"}},
     {"Transposed", [](TinyCheckpoint& t) { t.tensor(kText + "layers.0.self_attn.b_proj.weight").shape = {8, 2}; }, {"b_proj", "[8, 2]", "[2, 8]"}},
-    {"AMissingDimension", [](TinyCheckpoint& t) { t.tensor(kText + "layers.0.self_attn.q_conv1d.weight").shape = {8, 4}; }, {"q_conv1d", "[8, 4]", "[8, 1, 4]"}},
-    {"WrongDtype", [](TinyCheckpoint& t) { t.drop(kNorm); t.add(kNorm, "I32", {8}); }, {kNorm, kFile, "dtype i32"}},
+    {"AMissingDimension",
+     [](TinyCheckpoint& t) { t.tensor(kText + "layers.0.self_attn.q_conv1d.weight").shape = {8, 4}; },
+     {"q_conv1d", "[8, 4]", "[8, 1, 4]"}},
+    {"WrongDtype",
+     [](TinyCheckpoint& t) {
+       t.drop(kNorm);
+       t.add(kNorm, "I32", {8});
+     },
+     {kNorm, kFile, "dtype i32"}},
     {"ScaleMissing", [](TinyCheckpoint& t) { t.drop(kExpert + "_scale_inv"); }, {kExpert, "is e4m3 but", "_scale_inv is missing"}},
-    {"ScaleWithoutWeight", [](TinyCheckpoint& t) { t.add(kText + "layers.1.mlp.gone.weight_scale_inv", "F32", {1, 1}); }, {"layers.1.mlp.gone.weight_scale_inv", "a scale without its weight"}},
-    {"ScaleOfABf16Weight", [](TinyCheckpoint& t) { t.add(kText + "layers.0.mlp.up_proj.weight_scale_inv", "F32", {1, 1}); }, {"layers.0.mlp.up_proj.weight", "has a scale but the dtype bf16"}},
-    {"ScaleOfTheWrongShape", [](TinyCheckpoint& t) { t.drop(kExpert + "_scale_inv"); t.add(kExpert + "_scale_inv", "F32", {1, 2}); }, {kExpert + "_scale_inv", "[1, 2]", "[1, 1]"}},
-    {"ScaleOfTheWrongType", [](TinyCheckpoint& t) { t.drop(kExpert + "_scale_inv"); t.add(kExpert + "_scale_inv", "BF16", {1, 1}); }, {kExpert + "_scale_inv", "bf16", "scales are f32"}},
-    {"ScaleUnderAnotherName", [](TinyCheckpoint& t) { t.rename(kExpert + "_scale_inv", kExpert + "_scale"); }, {kExpert + "_scale in", "_scale_inv is missing"}},
-    {"Fp8Vector", [](TinyCheckpoint& t) { t.drop(kNorm); t.add(kNorm, "F8_E4M3", {8}); t.add(kNorm + "_scale_inv", "F32", {1}); }, {kNorm, "matrices only"}},
+    {"ScaleWithoutWeight",
+     [](TinyCheckpoint& t) { t.add(kText + "layers.1.mlp.gone.weight_scale_inv", "F32", {1, 1}); },
+     {"layers.1.mlp.gone.weight_scale_inv", "a scale without its weight"}},
+    {"ScaleOfABf16Weight",
+     [](TinyCheckpoint& t) { t.add(kText + "layers.0.mlp.up_proj.weight_scale_inv", "F32", {1, 1}); },
+     {"layers.0.mlp.up_proj.weight", "has a scale but the dtype bf16"}},
+    {"ScaleOfTheWrongShape",
+     [](TinyCheckpoint& t) {
+       t.drop(kExpert + "_scale_inv");
+       t.add(kExpert + "_scale_inv", "F32", {1, 2});
+     },
+     {kExpert + "_scale_inv", "[1, 2]", "[1, 1]"}},
+    {"ScaleOfTheWrongType",
+     [](TinyCheckpoint& t) {
+       t.drop(kExpert + "_scale_inv");
+       t.add(kExpert + "_scale_inv", "BF16", {1, 1});
+     },
+     {kExpert + "_scale_inv", "bf16", "scales are f32"}},
+    {"ScaleUnderAnotherName",
+     [](TinyCheckpoint& t) { t.rename(kExpert + "_scale_inv", kExpert + "_scale"); },
+     {kExpert + "_scale in", "_scale_inv is missing"}},
+    {"Fp8Vector",
+     [](TinyCheckpoint& t) {
+       t.drop(kNorm);
+       t.add(kNorm, "F8_E4M3", {8});
+       t.add(kNorm + "_scale_inv", "F32", {1});
+     },
+     {kNorm, "matrices only"}},
     {"NanScale", value(kExpert + "_scale_inv", 0, std::numeric_limits<float>::quiet_NaN()), {kFile, kExpert + "_scale_inv", "NaN"}},
     {"InfiniteScale", value(kExpert + "_scale_inv", 0, std::numeric_limits<float>::infinity()), {kFile, kExpert + "_scale_inv", "infinite"}},
     {"ZeroScale", value(kExpert + "_scale_inv", 0, 0.0f), {kFile, kExpert + "_scale_inv", "not positive"}},
@@ -292,9 +378,13 @@ const Case kTensors[] = {
 const Case kConfigs[] = {
     {"ConfigNotJson", [](TinyCheckpoint& t) { t.config_text = "{\"model_type\": \"glm5_next\","; }, {"config.json", "not valid JSON"}},
     {"ConfigNotAnObject", [](TinyCheckpoint& t) { t.config_text = "[]"; }, {"config.json", "not a JSON object"}},
-    {"ConfigRepeatsAKey", [](TinyCheckpoint& t) { t.config_text = R"({"model_type": "glm5_next", "model_type": "glm5_next"})"; }, {"config.json", "\"model_type\" appears twice"}},
+    {"ConfigRepeatsAKey",
+     [](TinyCheckpoint& t) { t.config_text = R"({"model_type": "glm5_next", "model_type": "glm5_next"})"; },
+     {"config.json", "\"model_type\" appears twice"}},
     {"NoModelType", [](TinyCheckpoint& t) { t.config.erase("model_type"); }, {"config.json: model_type is missing"}},
-    {"NoQuantMethod", [](TinyCheckpoint& t) { t.config.at("quantization_config").as_object().erase("quant_method"); }, {"quantization_config.quant_method is missing"}},
+    {"NoQuantMethod",
+     [](TinyCheckpoint& t) { t.config.at("quantization_config").as_object().erase("quant_method"); },
+     {"quantization_config.quant_method is missing"}},
     {"NoVisionOutput", [](TinyCheckpoint& t) { t.vision().erase("out_hidden_size"); }, {"vision_config.out_hidden_size is missing", "1536"}},
     {"GenerationNotAnObject", [](TinyCheckpoint& t) { t.generation_text = "[1]"; }, {"generation_config.json: not a JSON object"}},
     {"HugeConfig", [](TinyCheckpoint& t) { t.config_text = std::string(17 << 20, ' '); }, {"config.json", "has 17825792 bytes; more than"}},
@@ -322,20 +412,34 @@ const Case kConfigs[] = {
     {"OtherActivation", text_field("hidden_act", "gelu"), {"text_config.hidden_act is \"gelu\""}},
     {"OtherScoring", text_field("scoring_func", "softmax"), {"text_config.scoring_func is \"softmax\""}},
     {"OtherTopKMethod", text_field("topk_method", "greedy"), {"text_config.topk_method is \"greedy\""}},
-    {"OtherLayerType", text_field("layer_types", {"linear_attention", "sliding_attention", "full_attention"}), {"text_config.layer_types has \"sliding_attention\" at layer 1"}},
+    {"OtherLayerType",
+     text_field("layer_types", {"linear_attention", "sliding_attention", "full_attention"}),
+     {"text_config.layer_types has \"sliding_attention\" at layer 1"}},
     {"OtherMlpType", text_field("mlp_layer_types", {"dense", "sparse", "moe"}), {"text_config.mlp_layer_types has \"moe\" at layer 2"}},
     {"OtherIndexerType", text_field("indexer_types", {"full", "half", "full"}), {"text_config.indexer_types has \"half\" at layer 1"}},
     {"TooFewLayerTypes", text_field("layer_types", {"linear_attention"}), {"text_config.layer_types has 1 entries for num_hidden_layers = 3"}},
     {"SharedAfterLinear", text_field("indexer_types", {"full", "shared", "full"}), {"text_config.indexer_types makes layer 1 shared"}},
-    {"BadPattern", [](TinyCheckpoint& t) { t.text().erase("indexer_types"); t.text()["index_topk_pattern"] = "FXF"; }, {"text_config.index_topk_pattern is \"FXF\""}},
+    {"BadPattern",
+     [](TinyCheckpoint& t) {
+       t.text().erase("indexer_types");
+       t.text()["index_topk_pattern"] = "FXF";
+     },
+     {"text_config.index_topk_pattern is \"FXF\""}},
     {"NoStreams", text_field("hc_mult", 0), {"text_config.hc_mult is 0; allowed are 1 to 8"}},
     {"NineStreams", text_field("hc_mult", 9), {"text_config.hc_mult is 9; allowed are 1 to 8"}},
-    {"PositiveBound", [](TinyCheckpoint& t) { t.text().at("linear_attn_config").as_object()["gate_lower_bound"] = 5; }, {"text_config.linear_attn_config.gate_lower_bound is 5"}},
+    {"PositiveBound",
+     [](TinyCheckpoint& t) { t.text().at("linear_attn_config").as_object()["gate_lower_bound"] = 5; },
+     {"text_config.linear_attn_config.gate_lower_bound is 5"}},
     {"NoKda", [](TinyCheckpoint& t) { t.text().erase("linear_attn_config"); }, {"text_config.linear_attn_config is missing"}},
     {"KdaHeadDim", [](TinyCheckpoint& t) { t.text().at("linear_attn_config").as_object()["head_dim"] = 0; }, {"linear_attn_config.head_dim is 0"}},
     {"GroupsDoNotDivide", text_field("n_group", 3), {"text_config.n_group is 3", "n_routed_experts = 4"}},
     {"MoreGroupsKept", text_field("topk_group", 3), {"text_config.topk_group is 3", "n_group = 2"}},
-    {"GroupsOfOne", [](TinyCheckpoint& t) { t.text()["n_group"] = 4; t.text()["topk_group"] = 2; }, {"text_config.n_group is 4"}},
+    {"GroupsOfOne",
+     [](TinyCheckpoint& t) {
+       t.text()["n_group"] = 4;
+       t.text()["topk_group"] = 2;
+     },
+     {"text_config.n_group is 4"}},
     {"GroupsTooSmall", text_field("num_experts_per_tok", 3), {"text_config.topk_group is 1", "num_experts_per_tok = 3"}},
     {"MoreThanAllExperts", text_field("num_experts_per_tok", 5), {"text_config.num_experts_per_tok is 5", "n_routed_experts = 4"}},
     {"ZeroEpsilon", text_field("rms_norm_eps", 0), {"text_config.rms_norm_eps is 0"}},
@@ -349,7 +453,9 @@ const Case kConfigs[] = {
     {"VisionHeads", [](TinyCheckpoint& t) { t.vision()["num_heads"] = 3; }, {"vision_config.num_heads is 3"}},
     {"OtherVisionModel", [](TinyCheckpoint& t) { t.vision()["model_type"] = "siglip"; }, {"vision_config.model_type is \"siglip\""}},
     {"GenerationNotJson", [](TinyCheckpoint& t) { t.generation_text = "{"; }, {"generation_config.json", "not valid JSON"}},
-    {"GenerationTemperature", [](TinyCheckpoint& t) { t.generation_text = R"({"temperature": -1})"; }, {"generation_config.json", "temperature is -1"}},
+    {"GenerationTemperature",
+     [](TinyCheckpoint& t) { t.generation_text = R"({"temperature": -1})"; },
+     {"generation_config.json", "temperature is -1"}},
     {"GenerationEos", [](TinyCheckpoint& t) { t.generation_text = R"({"eos_token_id": "x"})"; }, {"generation_config.json", "eos_token_id is \"x\""}},
 };
 

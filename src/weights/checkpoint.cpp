@@ -81,8 +81,9 @@ Result<Files> list_files(const std::string& dir) {
   if (names.size() > kMaxShards) return error("{}/{}: names {} files; at most {} are read", dir, kIndex, names.size(), kMaxShards);
   if (single && !names.contains(kSingle)) return error("{}: has both {} and {}, which does not name it; remove one of them", dir, kSingle, kIndex);
   for (const std::string& n : names)
-    if (!exists(dir + "/" + n)) return error("{}/{}: is missing, but {} names it for {}", dir, n, kIndex,
-                                             quoted(std::find_if(weights->begin(), weights->end(), [&](auto& w) { return w.second == n; })->first));
+    if (!exists(dir + "/" + n))
+      return error("{}/{}: is missing, but {} names it for {}", dir, n, kIndex,
+                   quoted(std::find_if(weights->begin(), weights->end(), [&](auto& w) { return w.second == n; })->first));
   return Files{{names.begin(), names.end()}, *std::move(weights)};
 }
 

@@ -23,7 +23,10 @@ class Checkpoint {
   static Result<Checkpoint> open(const std::string& dir);
   const std::string& dir() const { return dir_; }
   const Config& config() const { return config_; }
-  struct Entry { const SafetensorsFile* file; const TensorInfo* info; };
+  struct Entry {
+    const SafetensorsFile* file;
+    const TensorInfo* info;
+  };
   const std::map<std::string, Entry, std::less<>>& tensors() const { return tensors_; }  // by the name in the files
   int64_t total_bytes() const { return total_bytes_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }

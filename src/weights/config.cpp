@@ -70,7 +70,10 @@ void read_mixers(const Fields& t, Config& c) {
     const std::string& s = (*types)[i];
     if (s == "linear_attention") c.layers[i].mixer = Mixer::kda;
     else if (s == "deepseek_sparse_attention" || s == "full_attention") c.layers[i].mixer = Mixer::mla;
-    else throw t.wrong("layer_types", fmt::format("has {} at layer {}, which is not supported; known are \"linear_attention\", \"deepseek_sparse_attention\" and its alias \"full_attention\"", quoted(s), i));
+    else
+      throw t.wrong("layer_types", fmt::format("has {} at layer {}, which is not supported; known are \"linear_attention\", "
+                                               "\"deepseek_sparse_attention\" and its alias \"full_attention\"",
+                                               quoted(s), i));
   }
 }
 
@@ -85,7 +88,8 @@ void read_feed_forwards(const Fields& t, Config& c) {
     const std::string& s = (*types)[i];
     if (s == "dense") c.layers[i].feed_forward = FeedForward::dense;
     else if (s == "sparse") c.layers[i].feed_forward = FeedForward::moe;
-    else throw t.wrong("mlp_layer_types", fmt::format("has {} at layer {}, which is not supported; known are \"dense\" and \"sparse\"", quoted(s), i));
+    else
+      throw t.wrong("mlp_layer_types", fmt::format("has {} at layer {}, which is not supported; known are \"dense\" and \"sparse\"", quoted(s), i));
   }
 }
 
@@ -95,7 +99,8 @@ void read_indexers(const Fields& t, Config& c) {
   if (const auto types = per_layer(t, "indexer_types", c.layers.size())) {
     for (size_t i = 0; i < c.layers.size(); ++i) {
       if ((*types)[i] != "full" && (*types)[i] != "shared")
-        throw t.wrong("indexer_types", fmt::format("has {} at layer {}, which is not supported; known are \"full\" and \"shared\"", quoted((*types)[i]), i));
+        throw t.wrong("indexer_types",
+                      fmt::format("has {} at layer {}, which is not supported; known are \"full\" and \"shared\"", quoted((*types)[i]), i));
       shared[i] = (*types)[i] == "shared";
     }
   } else if (const auto pattern = t.text("index_topk_pattern")) {
@@ -111,7 +116,8 @@ void read_indexers(const Fields& t, Config& c) {
     if (c.layers[i].mixer != Mixer::mla) continue;  // what the lists say of KDA layers means nothing
     c.layers[i].indexer = shared[i] ? Indexer::shared : Indexer::full;
     if (shared[i] && (i == 0 || c.layers[i - 1].mixer != Mixer::mla || c.layers[i - 1].indexer != Indexer::full))
-      throw t.wrong("indexer_types", fmt::format("makes layer {} shared, but the layer before it is not an attention layer with an indexer of its own", i));
+      throw t.wrong("indexer_types",
+                    fmt::format("makes layer {} shared, but the layer before it is not an attention layer with an indexer of its own", i));
   }
 }
 
@@ -124,7 +130,8 @@ void read_attention(const Fields& t, Config& c) {
   c.qk_nope_head_dim = t.need("qk_nope_head_dim", limits::head_dim);
   c.v_head_dim = t.need("v_head_dim", limits::head_dim);
   c.qk_rope_head_dim = t.integer("qk_rope_head_dim", {0, limits::head_dim.max}).value_or(0);
-  if (c.qk_rope_head_dim != 0) throw t.wrong("qk_rope_head_dim", fmt::format("is {}; glm5_next has no rotary part, only 0 is supported", c.qk_rope_head_dim));
+  if (c.qk_rope_head_dim != 0)
+    throw t.wrong("qk_rope_head_dim", fmt::format("is {}; glm5_next has no rotary part, only 0 is supported", c.qk_rope_head_dim));
   t.require_flag("mla_use_nope", true);
   t.require_flag("attention_bias", false);
 
@@ -132,9 +139,13 @@ void read_attention(const Fields& t, Config& c) {
   c.index_head_dim = t.need("index_head_dim", limits::index_dim);
   c.index_topk = t.need("index_topk", limits::index_topk);
   const auto kpool = t.integer("index_kpool", limits::kpool);
-  if (!kpool) throw t.wrong("index_kpool", "is missing: the published checkpoint has 4 and class defaults say 16, so nothing is assumed; write the value the model was trained with");
+  if (!kpool)
+    throw t.wrong(
+        "index_kpool",
+        "is missing: the published checkpoint has 4 and class defaults say 16, so nothing is assumed; write the value the model was trained with");
   c.index_kpool = *kpool;
-  if (c.index_topk % c.index_kpool != 0) throw t.wrong("index_topk", fmt::format("is {}, not a multiple of index_kpool = {}", c.index_topk, c.index_kpool));
+  if (c.index_topk % c.index_kpool != 0)
+    throw t.wrong("index_topk", fmt::format("is {}, not a multiple of index_kpool = {}", c.index_topk, c.index_kpool));
   t.require_flag("index_kpool_compress", true);
   c.index_tail = t.boolean("index_kpool_always_select_tail", true);
 }
@@ -155,13 +166,13 @@ void read_kda(const Fields& t, Config& c) {
   const bool safe = own && own->boolean("safe_gate", false);
   const bool unsafe = own && !own->boolean("safe_gate", true);
   std::optional<double> bound;
-  if (own && (bound = own->number("gate_lower_bound", limits::gate_bound))) {}
-  else if (own && own->is_null("gate_lower_bound")) {}
-  else if (own && (bound = own->number("lower_bound", limits::gate_bound))) {}
-  else if (own && own->is_null("lower_bound")) {}
-  else if ((bound = t.number("linear_lower_bound", limits::gate_bound))) {}
-  else if (t.is_null("linear_lower_bound")) {}
-  else if (!unsafe) bound = -5.0;
+  if (own && (bound = own->number("gate_lower_bound", limits::gate_bound))) {
+  } else if (own && own->is_null("gate_lower_bound")) {
+  } else if (own && (bound = own->number("lower_bound", limits::gate_bound))) {
+  } else if (own && own->is_null("lower_bound")) {
+  } else if ((bound = t.number("linear_lower_bound", limits::gate_bound))) {
+  } else if (t.is_null("linear_lower_bound")) {
+  } else if (!unsafe) bound = -5.0;
   if (!bound && safe) bound = -5.0;
   c.gate_lower_bound = static_cast<float>(bound.value_or(0.0));
 }
@@ -172,23 +183,31 @@ void read_experts(const Fields& t, Config& c) {
   c.experts = t.need("n_routed_experts", limits::experts);
   c.shared_experts = t.integer("n_shared_experts", limits::shared_experts).value_or(1);
   const auto top = t.integer("num_experts_per_tok", limits::experts_per_token);
-  if (!top) throw t.wrong("num_experts_per_tok", "is missing: the published checkpoint has 8 and some class defaults say 7, so nothing is assumed; write the value the model was trained with");
+  if (!top)
+    throw t.wrong("num_experts_per_tok",
+                  "is missing: the published checkpoint has 8 and some class defaults say 7, so nothing is assumed; write the value the model was "
+                  "trained with");
   c.experts_per_token = *top;
-  if (c.experts_per_token > c.experts) throw t.wrong("num_experts_per_tok", fmt::format("is {}, more than n_routed_experts = {}", c.experts_per_token, c.experts));
+  if (c.experts_per_token > c.experts)
+    throw t.wrong("num_experts_per_tok", fmt::format("is {}, more than n_routed_experts = {}", c.experts_per_token, c.experts));
   t.require_text("scoring_func", "sigmoid");
   t.require_text("topk_method", "noaux_tc");
   t.require_text("hidden_act", "silu");
   c.expert_groups = t.integer("n_group", limits::experts).value_or(1);
   c.kept_groups = t.integer("topk_group", limits::experts).value_or(1);
-  if (c.experts % c.expert_groups != 0) throw t.wrong("n_group", fmt::format("is {}, which does not divide n_routed_experts = {}", c.expert_groups, c.experts));
+  if (c.experts % c.expert_groups != 0)
+    throw t.wrong("n_group", fmt::format("is {}, which does not divide n_routed_experts = {}", c.expert_groups, c.experts));
   if (c.kept_groups > c.expert_groups) throw t.wrong("topk_group", fmt::format("is {}, more than n_group = {}", c.kept_groups, c.expert_groups));
   const int64_t in_group = c.experts / c.expert_groups;
-  if (c.expert_groups > 1 && in_group < 2) throw t.wrong("n_group", fmt::format("is {}: a group's score is the sum of its two best experts, but a group has one", c.expert_groups));
+  if (c.expert_groups > 1 && in_group < 2)
+    throw t.wrong("n_group", fmt::format("is {}: a group's score is the sum of its two best experts, but a group has one", c.expert_groups));
   if (c.kept_groups * in_group < c.experts_per_token)
-    throw t.wrong("topk_group", fmt::format("is {}: the groups kept have {} experts, fewer than num_experts_per_tok = {}", c.kept_groups, c.kept_groups * in_group, c.experts_per_token));
+    throw t.wrong("topk_group", fmt::format("is {}: the groups kept have {} experts, fewer than num_experts_per_tok = {}", c.kept_groups,
+                                            c.kept_groups * in_group, c.experts_per_token));
   c.normalise_router = t.boolean("norm_topk_prob", true);
   c.routed_scaling = static_cast<float>(t.number("routed_scaling_factor", limits::scaling).value_or(2.5));
-  c.swiglu_limit = t.is_null("swiglu_limit") ? std::numeric_limits<float>::infinity() : static_cast<float>(t.number("swiglu_limit", limits::swiglu).value_or(10.0));
+  c.swiglu_limit = t.is_null("swiglu_limit") ? std::numeric_limits<float>::infinity()
+                                             : static_cast<float>(t.number("swiglu_limit", limits::swiglu).value_or(10.0));
 }
 
 void read_text(const Fields& t, Config& c) {
@@ -229,7 +248,8 @@ void read_vision(const Fields& root, Config& c) {
   o.merge_size = v->integer("spatial_merge_size", limits::merge).value_or(2);
   o.channels = v->integer("in_channels", limits::channels).value_or(3);
   o.bias = v->boolean("attention_bias", true);
-  if (o.out_hidden_size != c.hidden_size) throw v->wrong("out_hidden_size", fmt::format("is {}; it must equal text_config.hidden_size = {}", o.out_hidden_size, c.hidden_size));
+  if (o.out_hidden_size != c.hidden_size)
+    throw v->wrong("out_hidden_size", fmt::format("is {}; it must equal text_config.hidden_size = {}", o.out_hidden_size, c.hidden_size));
   if (o.hidden_size % o.heads != 0 || o.hidden_size / o.heads % 4 != 0)
     throw v->wrong("num_heads", fmt::format("is {}: hidden_size = {} must split into heads of a multiple of 4", o.heads, o.hidden_size));
   c.has_vision = true;
@@ -298,9 +318,7 @@ int64_t Config::attention_layers() const { return static_cast<int64_t>(layers.si
 Result<Config> parse_config(std::string_view config_json, std::string_view generation_json, std::string_view where) {
   try {
     return parse(config_json, generation_json, where);
-  } catch (const Error& e) {
-    return e;
-  }
+  } catch (const Error& e) { return e; }
 }
 
 Result<Config> read_config(const std::string& dir) {

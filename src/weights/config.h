@@ -12,9 +12,9 @@
 
 namespace winnow::weights {
 
-enum class Mixer : uint8_t { kda, mla };           // linear_attention | deepseek_sparse_attention (alias full_attention)
+enum class Mixer : uint8_t { kda, mla };  // linear_attention | deepseek_sparse_attention (alias full_attention)
 enum class FeedForward : uint8_t { dense, moe };
-enum class Indexer : uint8_t { full, shared };     // shared: reuses the selection of the attention layer just before
+enum class Indexer : uint8_t { full, shared };  // shared: reuses the selection of the attention layer just before
 
 struct Layer {
   Mixer mixer;
@@ -56,11 +56,11 @@ struct Config {
   float hc_eps = 1e-6f;
 
   bool tied_embeddings = false;
-  int64_t mtp_layers = 0;        // stored at index layers.size(); absent from re-saved checkpoints
-  bool has_vision = false;       // vision_config present
+  int64_t mtp_layers = 0;   // stored at index layers.size(); absent from re-saved checkpoints
+  bool has_vision = false;  // vision_config present
   VisionConfig vision;
-  bool block_fp8 = false;        // quantization_config: fp8, e4m3, blocks of 128 x 128
-  std::vector<int32_t> eos_token_ids;   // config.json and generation_config.json, the latter first
+  bool block_fp8 = false;              // quantization_config: fp8, e4m3, blocks of 128 x 128
+  std::vector<int32_t> eos_token_ids;  // config.json and generation_config.json, the latter first
   // Ids that stand for media in a prompt, -1 where the config names none.
   int32_t image_token_id = -1, video_token_id = -1;
   float default_temperature = 1.0f, default_top_p = 1.0f;  // generation_config.json

@@ -23,26 +23,45 @@ TEST(Config, TheGatesLowerBound) {
   EXPECT_EQ(parsed([](auto& t) { kda(t)["gate_lower_bound"] = -3; }).gate_lower_bound, -3.0f);
   auto without = [](auto change) {
     return parsed([&](json::object& t) {
-      kda(t).erase("gate_lower_bound");
-      change(t);
-    }).gate_lower_bound;
+             kda(t).erase("gate_lower_bound");
+             change(t);
+           })
+        .gate_lower_bound;
   };
   EXPECT_EQ(without([](auto&) {}), -5.0f);
   EXPECT_EQ(without([](auto& t) { kda(t)["safe_gate"] = true; }), -5.0f);
   EXPECT_EQ(without([](auto& t) { kda(t)["safe_gate"] = false; }), 0.0f) << "the softplus form";
   EXPECT_EQ(without([](auto& t) { kda(t)["lower_bound"] = -2; }), -2.0f) << "the older name";
-  EXPECT_EQ(without([](auto& t) { kda(t)["lower_bound"] = -2; kda(t)["gate_lower_bound"] = -4; }), -4.0f) << "the newer name goes first";
+  EXPECT_EQ(without([](auto& t) {
+              kda(t)["lower_bound"] = -2;
+              kda(t)["gate_lower_bound"] = -4;
+            }),
+            -4.0f)
+      << "the newer name goes first";
   EXPECT_EQ(without([](auto& t) { kda(t)["gate_lower_bound"] = nullptr; }), 0.0f);
-  EXPECT_EQ(without([](auto& t) { kda(t)["gate_lower_bound"] = nullptr; kda(t)["safe_gate"] = true; }), -5.0f);
+  EXPECT_EQ(without([](auto& t) {
+              kda(t)["gate_lower_bound"] = nullptr;
+              kda(t)["safe_gate"] = true;
+            }),
+            -5.0f);
   EXPECT_EQ(without([](auto& t) { t["linear_lower_bound"] = -7; }), -7.0f) << "the mirror";
 }
 
 TEST(Config, LinearAttentionGoesBeforeItsMirrors) {
-  auto c = parsed([](auto& t) { t["linear_num_heads"] = 5; t["linear_head_dim"] = 6; t["linear_conv_kernel_dim"] = 3; });
+  auto c = parsed([](auto& t) {
+    t["linear_num_heads"] = 5;
+    t["linear_head_dim"] = 6;
+    t["linear_conv_kernel_dim"] = 3;
+  });
   EXPECT_EQ(c.kda_heads, 2);
   EXPECT_EQ(c.kda_head_dim, 4);
   EXPECT_EQ(c.conv_taps, 4);
-  c = parsed([](auto& t) { t.erase("linear_attn_config"); t["linear_num_heads"] = 5; t["linear_head_dim"] = 6; t["linear_conv_kernel_dim"] = 3; });
+  c = parsed([](auto& t) {
+    t.erase("linear_attn_config");
+    t["linear_num_heads"] = 5;
+    t["linear_head_dim"] = 6;
+    t["linear_conv_kernel_dim"] = 3;
+  });
   EXPECT_EQ(c.kda_heads, 5);
   EXPECT_EQ(c.kda_head_dim, 6);
   EXPECT_EQ(c.conv_taps, 3);
@@ -83,10 +102,16 @@ TEST(Config, IndexerSchedules) {
   EXPECT_EQ(shared(with([](auto&) {})), "FFFF");
   EXPECT_EQ(shared(with([](auto& t) { t["index_topk_pattern"] = "FSFS"; })), "FSFS");
   EXPECT_EQ(shared(with([](auto& t) { t["index_topk_freq"] = 2; })), "FFSF");  // max(i - 2 + 1, 0) mod 2: 0 0 1 0
-  EXPECT_EQ(shared(with([](auto& t) { t["index_topk_freq"] = 2; t["index_skip_topk_offset"] = 1; })), "FSFS");
+  EXPECT_EQ(shared(with([](auto& t) {
+              t["index_topk_freq"] = 2;
+              t["index_skip_topk_offset"] = 1;
+            })),
+            "FSFS");
 }
 
-TEST(Config, NullLimitClampsNothing) { EXPECT_TRUE(std::isinf(parsed([](auto& t) { t["swiglu_limit"] = nullptr; }).swiglu_limit)); }
+TEST(Config, NullLimitClampsNothing) {
+  EXPECT_TRUE(std::isinf(parsed([](auto& t) { t["swiglu_limit"] = nullptr; }).swiglu_limit));
+}
 
 TEST(Config, EosIdsOfAllFilesTheGenerationConfigFirst) {
   testing::TinyCheckpoint t;

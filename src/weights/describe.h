@@ -31,18 +31,18 @@ struct PartSummary {
 
 struct Description {
   std::string dir;
-  std::optional<Config> config;      // nothing if config.json itself is refused
-  std::string quantisation;          // "block FP8 (e4m3, 128 x 128)" or "none"
-  std::vector<PartSummary> parts;    // trunk, MTP, vision
-  std::vector<Share> shares;         // of the trunk's parameters, largest first; then "MTP layer", "image tower"
-  std::vector<TypeShare> types;      // of all stored tensors, most bytes first
+  std::optional<Config> config;    // nothing if config.json itself is refused
+  std::string quantisation;        // "block FP8 (e4m3, 128 x 128)" or "none"
+  std::vector<PartSummary> parts;  // trunk, MTP, vision
+  std::vector<Share> shares;       // of the trunk's parameters, largest first; then "MTP layer", "image tower"
+  std::vector<TypeShare> types;    // of all stored tensors, most bytes first
   int64_t files = 0, tensors = 0, bytes = 0;
-  int64_t parameters = 0;            // of all parts, scales not counted
-  int64_t active_parameters = 0;     // of the trunk, what one token uses: its experts only
+  int64_t parameters = 0;         // of all parts, scales not counted
+  int64_t active_parameters = 0;  // of the trunk, what one token uses: its experts only
   // One line each: why winnow would refuse to load this. Empty: it loads, as far as names, shapes and types tell
   // (values are looked at while loading).
   std::vector<std::string> refused;
-  int64_t refused_count = 0;         // at least refused.size()
+  int64_t refused_count = 0;  // at least refused.size()
   bool accepted() const { return refused_count == 0; }
 };
 

@@ -62,13 +62,14 @@ TEST_F(Replica, AReshapedTensorIsNamedWithBothShapes) {
   const std::string name = "model.language_model.layers.44.mlp.experts.287.down_proj.weight";
   const Description d = made("--reshape " + name);
   EXPECT_EQ(d.refused_count, 2) << refused(d);  // the scale of what is reshaped is then nobody's
-  EXPECT_NE(refused(d).find(name + " in model-00061-of-00062.safetensors has the shape [8192, 2048] where the config asks for [4096, 2048]"), std::string::npos)
+  EXPECT_NE(refused(d).find(name + " in model-00061-of-00062.safetensors has the shape [8192, 2048] where the config asks for [4096, 2048]"),
+            std::string::npos)
       << refused(d);
 }
 
 TEST_F(Replica, ADroppedTensorIsNamedInEveryPart) {
-  for (const char* name : {"model.language_model.norm.weight", "model.language_model.layers.45.eh_proj.weight", "model.visual.blocks.23.attn.q_norm.weight",
-                           "model.language_model.layers.0.self_attn.v_conv1d.weight"}) {
+  for (const char* name : {"model.language_model.norm.weight", "model.language_model.layers.45.eh_proj.weight",
+                           "model.visual.blocks.23.attn.q_norm.weight", "model.language_model.layers.0.self_attn.v_conv1d.weight"}) {
     const Description d = made(fmt::format("--drop {}", name));
     EXPECT_EQ(d.refused_count, 1) << refused(d);
     EXPECT_EQ(refused(d), fmt::format("missing {}", name));

@@ -14,16 +14,20 @@
 
 namespace winnow::weights {
 
-struct Range { int64_t min, max; };
-struct RealRange { double min, max; };
+struct Range {
+  int64_t min, max;
+};
+struct RealRange {
+  double min, max;
+};
 
 class Fields {
  public:
   // `path` begins every message: "DIR/config.json: text_config."
   Fields(const boost::json::object& object, std::string path) : object_(object), path_(std::move(path)) {}
 
-  bool has(std::string_view key) const { return find(key); }             // present and not null
-  bool is_null(std::string_view key) const;                              // present and null
+  bool has(std::string_view key) const { return find(key); }  // present and not null
+  bool is_null(std::string_view key) const;                   // present and null
   std::optional<Fields> object(std::string_view key) const;
   std::optional<int64_t> integer(std::string_view key, Range allowed) const;
   int64_t need(std::string_view key, Range allowed) const;
@@ -37,7 +41,7 @@ class Fields {
   void require_flag(std::string_view key, bool value) const;
 
   Error wrong(std::string_view key, std::string_view what) const { return error("{}{} {}", path_, key, what); }
-  const boost::json::value* find(std::string_view key) const;            // null: absent or null
+  const boost::json::value* find(std::string_view key) const;  // null: absent or null
 
  private:
   int64_t whole(std::string_view key, const boost::json::value& v, Range allowed) const;

@@ -16,7 +16,7 @@ Result<File> File::open(const std::string& path) {
   // O_NONBLOCK: opening a pipe must not wait for a writer; it means nothing for regular files.
   f.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (f.fd_ < 0) return error("{}: cannot be opened: {}", path, std::strerror(errno));
-  struct stat s {};
+  struct stat s{};
   if (::fstat(f.fd_, &s) != 0) return error("{}: {}", path, std::strerror(errno));
   if (!S_ISREG(s.st_mode)) return error("{}: is {}, not a file", path, S_ISDIR(s.st_mode) ? "a directory" : "a pipe or device");
   f.size_ = s.st_size;
@@ -59,7 +59,7 @@ Result<std::string> read_text(const std::string& path, int64_t limit) {
 }
 
 bool exists(const std::string& path) {
-  struct stat s {};
+  struct stat s{};
   return ::lstat(path.c_str(), &s) == 0;
 }
 

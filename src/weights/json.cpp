@@ -22,11 +22,20 @@ struct KeyWatch {
 
   bool on_document_begin(json::error_code&) { return true; }
   bool on_document_end(json::error_code&) { return true; }
-  bool on_object_begin(json::error_code&) { open.emplace_back(); return true; }
-  bool on_object_end(size_t, json::error_code&) { open.pop_back(); return true; }
+  bool on_object_begin(json::error_code&) {
+    open.emplace_back();
+    return true;
+  }
+  bool on_object_end(size_t, json::error_code&) {
+    open.pop_back();
+    return true;
+  }
   bool on_array_begin(json::error_code&) { return true; }
   bool on_array_end(size_t, json::error_code&) { return true; }
-  bool on_key_part(json::string_view s, size_t, json::error_code&) { part.append(s.data(), s.size()); return true; }
+  bool on_key_part(json::string_view s, size_t, json::error_code&) {
+    part.append(s.data(), s.size());
+    return true;
+  }
   bool on_key(json::string_view s, size_t, json::error_code& ec) {
     part.append(s.data(), s.size());
     if (!open.back().insert(part).second) {

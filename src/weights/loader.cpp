@@ -74,7 +74,9 @@ struct Loader::Impl {
 
   // Where each wish's values go in the one allocation. Two wishes for the same values in one form share them (tied
   // embeddings).
-  struct Place { int64_t data = 0, scale = 0; };
+  struct Place {
+    int64_t data = 0, scale = 0;
+  };
   std::vector<Place> places;
   int64_t bytes = 0;
 
@@ -140,8 +142,9 @@ struct Loader::Impl {
       if (w.form == Form::f32) *w.view = packed(data, DType::f32, w.shape);
       else {
         w.matrix->data = packed(data, type, w.shape);
-        w.matrix->scale = w.quantised() ? ConstTensorView(base + places[i].scale, DType::f32, {ceil_div(w.shape[0], kFp8Block), ceil_div(w.shape[1], kFp8Block)})
-                                       : ConstTensorView();
+        w.matrix->scale =
+            w.quantised() ? ConstTensorView(base + places[i].scale, DType::f32, {ceil_div(w.shape[0], kFp8Block), ceil_div(w.shape[1], kFp8Block)})
+                          : ConstTensorView();
       }
     }
     return all;

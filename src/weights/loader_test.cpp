@@ -104,7 +104,6 @@ TEST(Loader, WhatIsNotAskedForIsUnused) {
   }
 }
 
-
 using testing::TinyCheckpoint;
 const std::string kText = "model.language_model.";
 
@@ -134,8 +133,11 @@ class TinyLoader : public ::testing::Test {
 // The names that transformers' modules have, made from the official ones.
 void to_module_names(TinyCheckpoint& t) {
   for (auto& x : t.tensors)
-    for (const auto& [from, to] : {std::pair<std::string, std::string>{".hc_attn_", ".attn_hc."}, {".hc_ffn_", ".ffn_hc."}, {"self_attn.f_", "self_attn.forget_gate.f_"},
-                                   {"self_attn.dt_bias", "self_attn.forget_gate.dt_bias"}, {"self_attn.A_log", "self_attn.forget_gate.A_log"}})
+    for (const auto& [from, to] : {std::pair<std::string, std::string>{".hc_attn_", ".attn_hc."},
+                                   {".hc_ffn_", ".ffn_hc."},
+                                   {"self_attn.f_", "self_attn.forget_gate.f_"},
+                                   {"self_attn.dt_bias", "self_attn.forget_gate.dt_bias"},
+                                   {"self_attn.A_log", "self_attn.forget_gate.A_log"}})
       if (const size_t at = x.name.find(from); at != std::string::npos) x.name.replace(at, from.size(), to);
   const std::string conv = kText + "layers.0.self_attn.";
   std::string data;
@@ -199,9 +201,8 @@ TEST_F(TinyLoader, BlockFp8IsCodeTimesItsBlocksScale) {
   const Config c = parse_config(boost::json::serialize(t.config), "", "t").or_throw();
   std::vector<uint8_t> codes(130 * 136);
   const float scale[4] = {0.5f, 0.3f, 2.0f, 1e-3f};
-  for_each_tensor(c, Part::trunk, [&](const std::string& name, std::span<const int64_t> shape) {
-    t.add(name, "BF16", {shape.begin(), shape.end()});
-  });
+  for_each_tensor(c, Part::trunk,
+                  [&](const std::string& name, std::span<const int64_t> shape) { t.add(name, "BF16", {shape.begin(), shape.end()}); });
   const std::string name = kText + "layers.0.mlp.experts.2.down_proj.weight";
   for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 7 % 127);
   t.drop(name);
@@ -302,9 +303,7 @@ TEST_F(TinyLoader, AFileThatShrinksAfterOpeningIsAnError) {
   try {
     (void)loader.load();
     FAIL();
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("the file became shorter"), std::string::npos) << e.what();
-  }
+  } catch (const Error& e) { EXPECT_NE(std::string(e.what()).find("the file became shorter"), std::string::npos) << e.what(); }
 }
 
 }  // namespace

@@ -126,14 +126,12 @@ std::optional<Error> check_coverage(const std::map<std::string, TensorInfo, std:
   std::vector<std::pair<const std::string*, const TensorInfo*>> order;
   order.reserve(tensors.size());
   for (const auto& [name, t] : tensors) order.emplace_back(&name, &t);
-  std::sort(order.begin(), order.end(), [](auto& a, auto& b) {
-    return std::pair(a.second->offset, a.second->bytes) < std::pair(b.second->offset, b.second->bytes);
-  });
+  std::sort(order.begin(), order.end(),
+            [](auto& a, auto& b) { return std::pair(a.second->offset, a.second->bytes) < std::pair(b.second->offset, b.second->bytes); });
   int64_t end = 0;
   for (size_t i = 0; i < order.size(); ++i) {
     const auto& [name, t] = order[i];
-    if (t->offset < end)
-      return error("{}: tensors {} and {} overlap in data_offsets", where, quoted(*order[i - 1].first), quoted(*name));
+    if (t->offset < end) return error("{}: tensors {} and {} overlap in data_offsets", where, quoted(*order[i - 1].first), quoted(*name));
     if (t->offset > end) return error("{}: data_offsets leave a hole of {} bytes before tensor {}", where, t->offset - end, quoted(*name));
     end = t->offset + t->bytes;
   }
@@ -175,8 +173,10 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   uint64_t header = 0;
   if (size < kLengthBytes) return error("{}: has {} bytes; a safetensors file begins with the 8-byte length of its header", path, size);
   if (const int e = f.file_.read(0, std::as_writable_bytes(std::span(&header, 1)))) return error("{}: {}", path, describe_read_error(e));
-  if (header > static_cast<uint64_t>(kMaxHeaderBytes)) return error("{}: the header is said to have {} bytes; at most {} are read", path, header, kMaxHeaderBytes);
-  if (static_cast<int64_t>(header) > size - kLengthBytes) return error("{}: the header is said to have {} bytes, but the file has {}: truncated?", path, header, size);
+  if (header > static_cast<uint64_t>(kMaxHeaderBytes))
+    return error("{}: the header is said to have {} bytes; at most {} are read", path, header, kMaxHeaderBytes);
+  if (static_cast<int64_t>(header) > size - kLengthBytes)
+    return error("{}: the header is said to have {} bytes, but the file has {}: truncated?", path, header, size);
   f.data_start_ = kLengthBytes + static_cast<int64_t>(header);
 
   void* map = ::mmap(nullptr, static_cast<size_t>(size), PROT_READ, MAP_SHARED, f.file_.descriptor(), 0);
@@ -190,13 +190,18 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   f.tensors_ = *std::move(tensors);
   for (const auto& [name, t] : f.tensors_)
     if (const int64_t align = std::max(1, bits_of(t.dtype) / 8); f.position(t) % align != 0)
-      return error("{}: tensor {}: its data at byte {} is not aligned to {} bytes; pad the header to a multiple of 8", path, quoted(name), f.position(t), align);
+      return error("{}: tensor {}: its data at byte {} is not aligned to {} bytes; pad the header to a multiple of 8", path, quoted(name),
+                   f.position(t), align);
   return f;
 }
 
 SafetensorsFile::SafetensorsFile(SafetensorsFile&& o) noexcept
-    : path_(std::move(o.path_)), file_(std::move(o.file_)), tensors_(std::move(o.tensors_)), map_(std::exchange(o.map_, nullptr)),
-      map_bytes_(o.map_bytes_), data_start_(o.data_start_) {}
+    : path_(std::move(o.path_)),
+      file_(std::move(o.file_)),
+      tensors_(std::move(o.tensors_)),
+      map_(std::exchange(o.map_, nullptr)),
+      map_bytes_(o.map_bytes_),
+      data_start_(o.data_start_) {}
 
 SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& o) noexcept {
   std::swap(path_, o.path_);
@@ -217,9 +222,7 @@ const TensorInfo* SafetensorsFile::find(std::string_view name) const {
   return i == tensors_.end() ? nullptr : &i->second;
 }
 
-std::span<const std::byte> SafetensorsFile::data(const TensorInfo& t) const {
-  return {map_ + position(t), static_cast<size_t>(t.bytes)};
-}
+std::span<const std::byte> SafetensorsFile::data(const TensorInfo& t) const { return {map_ + position(t), static_cast<size_t>(t.bytes)}; }
 
 ConstTensorView SafetensorsFile::view(std::string_view name) const {
   const TensorInfo* t = find(name);
@@ -254,7 +257,8 @@ void write_safetensors(const std::string& path, const std::vector<std::pair<std:
     check(!header.contains(t->first), "two tensors of one name");
     json::array shape;
     for (int i = 0; i < v.rank; ++i) shape.push_back(v.shape[static_cast<size_t>(i)]);
-    header[t->first] = {{"dtype", json::string_view(dtype_name(v.dtype))}, {"shape", std::move(shape)}, {"data_offsets", {offset, offset + v.bytes()}}};
+    header[t->first] = {
+        {"dtype", json::string_view(dtype_name(v.dtype))}, {"shape", std::move(shape)}, {"data_offsets", {offset, offset + v.bytes()}}};
     offset += v.bytes();
   }
   std::string text = json::serialize(header);

@@ -136,9 +136,12 @@ void Finder::attach_scale(Source& s, Stored t, std::span<const int64_t> stored_s
   for (size_t i = rank - 2; i < rank; ++i) want[i] = ceil_div(want[i], kFp8Block);
   if (!expect_shape(&*scale, want)) return;
   if (scale->second.info->dtype != DType::f32)
-    return problems_.wrong(fmt::format("{} in {} has the dtype {}; scales are f32", scale->first, file_of(scale->second), name_of(scale->second.info->dtype)));
+    return problems_.wrong(
+        fmt::format("{} in {} has the dtype {}; scales are f32", scale->first, file_of(scale->second), name_of(scale->second.info->dtype)));
   if (first_row % kFp8Block != 0)
-    return problems_.wrong(fmt::format("{} in {}: a block of its scale lies in two matrices; fused FP8 experts need moe_intermediate_size to be a multiple of {}", t->first, file_of(t->second), kFp8Block));
+    return problems_.wrong(
+        fmt::format("{} in {}: a block of its scale lies in two matrices; fused FP8 experts need moe_intermediate_size to be a multiple of {}",
+                    t->first, file_of(t->second), kFp8Block));
   const int64_t columns = want[rank - 1];
   s.scale.push_back({&scale->first, scale->second, (index * want[rank - 2] + first_row / kFp8Block) * columns, ceil_div(rows, kFp8Block) * columns});
 }
@@ -189,7 +192,8 @@ Source Finder::find(const std::string& name, std::span<const int64_t> shape) {
   if (Stored t = stored(name)) {
     // The image tower's convolutions do not overlap: they are matrices [out, everything else].
     const std::vector<int64_t>& has = t->second.info->shape;
-    if (name.starts_with(kVisionPrefix) && shape.size() == 2 && has.size() > 2 && has[0] == shape[0] && product(has) == product(shape)) stored_shape = has;
+    if (name.starts_with(kVisionPrefix) && shape.size() == 2 && has.size() > 2 && has[0] == shape[0] && product(has) == product(shape))
+      stored_shape = has;
     return whole(t, stored_shape);
   }
   if (is_conv(name)) return convolutions(name, stored_shape);

@@ -57,7 +57,7 @@ class Finder {
 
  private:
   using Stored = const std::pair<const std::string, Checkpoint::Entry>*;
-  Stored stored(std::string_view name) const;      // by that name or its other style
+  Stored stored(std::string_view name) const;  // by that name or its other style
   Source whole(Stored t, std::span<const int64_t> stored_shape);
   Source convolutions(const std::string& name, std::span<const int64_t> shape);
   Source expert(const std::string& name, std::span<const int64_t> shape);

@@ -20,11 +20,11 @@ struct TinyTensor {
 struct TinyCheckpoint {
   TinyCheckpoint();
 
-  boost::json::object config;      // sub-objects through text(), vision()
-  std::string config_text;         // if not empty, written instead of `config`
-  std::string generation_text;     // if not empty, generation_config.json
-  std::vector<TinyTensor> tensors; // trunk, MTP layer, image tower; experts in block FP8
-  int shards = 1;                  // more than one: with an index
+  boost::json::object config;       // sub-objects through text(), vision()
+  std::string config_text;          // if not empty, written instead of `config`
+  std::string generation_text;      // if not empty, generation_config.json
+  std::vector<TinyTensor> tensors;  // trunk, MTP layer, image tower; experts in block FP8
+  int shards = 1;                   // more than one: with an index
   // Applied while a file is written, by shard number from 0.
   std::function<void(int, boost::json::object& header)> change_header;
   std::function<void(int, std::string& header, std::string& data)> change_bytes;

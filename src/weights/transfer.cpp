@@ -18,9 +18,7 @@ constexpr size_t kChunksAtOnce = 16;        // 4 MB: two workers seldom meet in 
 constexpr size_t kReadAhead = 128;          // chunks
 constexpr int64_t kReportUs = 100'000;
 
-int64_t now_us() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+int64_t now_us() { return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // A piece of a transfer that one worker does at a time.
 struct Chunk {
@@ -170,8 +168,7 @@ void dequantise(device::Queue& queue, const std::byte* codes, const float* scale
   const int64_t blocks = ceil_div(k, kFp8Block);
   queue.workers().run(n, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i)
-      for (int64_t j = 0; j < k; ++j)
-        to[i * k + j] = value[static_cast<size_t>(codes[i * k + j])] * scale[i / kFp8Block * blocks + j / kFp8Block];
+      for (int64_t j = 0; j < k; ++j) to[i * k + j] = value[static_cast<size_t>(codes[i * k + j])] * scale[i / kFp8Block * blocks + j / kFp8Block];
   });
 }
 

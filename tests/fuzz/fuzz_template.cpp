@@ -14,7 +14,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "<|user|> é\n"},
       {"role": "assistant", "content": "a</think>b", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"k": [1, 2.5, null, true]}}}]},
       {"role": "tool", "content": [{"type": "text", "text": "t"}], "tool_call_id": "1"}],
-    "tools": [{"function": {"name": "f", "parameters": {"x": {}}}}], "add_generation_prompt": true, "n": -3, "s": "Straße"})").as_object();
+    "tools": [{"function": {"name": "f", "parameters": {"x": {}}}}], "add_generation_prompt": true, "n": -3, "s": "Straße"})")
+                                                .as_object();
   const std::string_view all(reinterpret_cast<const char*>(data), size);
   const size_t zero = all.find('\0');
   const auto parsed = ChatTemplate::parse(all.substr(0, zero), "t");

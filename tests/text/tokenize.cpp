@@ -15,7 +15,5 @@ int main(int argc, char** argv) {
       for (size_t i = 0; i + 1 < line.size(); i += 2) text += static_cast<char>(std::stoi(line.substr(i, 2), nullptr, 16));
       for (const winnow::text::Token id : tokenizer.encode(text, true)) std::cout << id << ' ';
     }
-  } catch (const std::exception& e) {
-    return std::fprintf(stderr, "tokenize: %s\n", e.what()), 1;
-  }
+  } catch (const std::exception& e) { return std::fprintf(stderr, "tokenize: %s\n", e.what()), 1; }
 }

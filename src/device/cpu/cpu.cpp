@@ -35,9 +35,8 @@ int allowed_processors() {
 
 class Cpu final : public Device {
  public:
-  explicit Cpu(const CpuOptions& o)
-      : workers_(o.threads > 0 ? o.threads : allowed_processors()), queue_(&workers_) {
-    struct sysinfo info {};
+  explicit Cpu(const CpuOptions& o) : workers_(o.threads > 0 ? o.threads : allowed_processors()), queue_(&workers_) {
+    struct sysinfo info{};
     ::sysinfo(&info);
     caps_ = {.backend = o.backend,
              .isa = std::min(o.isa, detect_isa()),
@@ -51,8 +50,8 @@ class Cpu final : public Device {
   void pin_caller() override { workers_.pin_caller(); }
 
   std::string description() const override {
-    return fmt::format("CPU, {} thread{}, {}, {:.1f} GB of memory", caps_.workers, caps_.workers == 1 ? "" : "s",
-                       name_of(caps_.isa), static_cast<double>(caps_.memory_bytes) * 1e-9);
+    return fmt::format("CPU, {} thread{}, {}, {:.1f} GB of memory", caps_.workers, caps_.workers == 1 ? "" : "s", name_of(caps_.isa),
+                       static_cast<double>(caps_.memory_bytes) * 1e-9);
   }
 
   Buffer allocate(std::string_view what, int64_t bytes) override {
@@ -63,9 +62,8 @@ class Cpu final : public Device {
     if (allocated_ + bytes <= caps_.memory_bytes)  // an overcommitted mapping would fail later, at first touch
       p = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
-      throw error("{} needs {:.2f} GB, which does not fit: this machine has {:.2f} GB and {:.2f} GB are already planned",
-                  what, static_cast<double>(bytes) * 1e-9, static_cast<double>(caps_.memory_bytes) * 1e-9,
-                  static_cast<double>(allocated_) * 1e-9);
+      throw error("{} needs {:.2f} GB, which does not fit: this machine has {:.2f} GB and {:.2f} GB are already planned", what,
+                  static_cast<double>(bytes) * 1e-9, static_cast<double>(caps_.memory_bytes) * 1e-9, static_cast<double>(allocated_) * 1e-9);
     if (bytes >= kHugePage) ::madvise(p, mapped, MADV_HUGEPAGE);
     allocated_ += bytes;
     account(what, bytes);
@@ -83,8 +81,7 @@ class Cpu final : public Device {
 
 Isa detect_isa() {
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c") ||
-      !__builtin_cpu_supports("bmi2"))
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c") || !__builtin_cpu_supports("bmi2"))
     return Isa::baseline;
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") ||
       !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512cd"))

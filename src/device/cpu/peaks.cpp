@@ -99,8 +99,14 @@ __attribute__((target("amx-tile,amx-bf16"))) double tiles_bf16() {
   } const config;
   alignas(64) static const std::byte zeros[1024] = {};
   _tile_loadconfig(&config);
-  _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
-  _tile_loadd(4, zeros, 64); _tile_loadd(5, zeros, 64); _tile_loadd(6, zeros, 64); _tile_loadd(7, zeros, 64);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_loadd(4, zeros, 64);
+  _tile_loadd(5, zeros, 64);
+  _tile_loadd(6, zeros, 64);
+  _tile_loadd(7, zeros, 64);
   constexpr int64_t kTileRounds = kRounds / 8;
   for (int64_t i = 0; i < kTileRounds; ++i) {
     _tile_dpbf16ps(0, 4, 6);

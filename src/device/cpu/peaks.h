@@ -6,9 +6,9 @@
 namespace winnow::device {
 
 struct Peaks {
-  double read_gb_s = 0;     // reading huge-page memory with all workers, each its own part
-  double f32_gflops = 0;    // f32 multiply-adds in registers, all workers, the widest instruction set in use
-  double bf16_gflops = 0;   // bf16 dot products in registers (AVX-512-BF16) or tiles (AMX), the better; 0 where there are none
+  double read_gb_s = 0;    // reading huge-page memory with all workers, each its own part
+  double f32_gflops = 0;   // f32 multiply-adds in registers, all workers, the widest instruction set in use
+  double bf16_gflops = 0;  // bf16 dot products in registers (AVX-512-BF16) or tiles (AMX), the better; 0 where there are none
   double best_gflops() const { return f32_gflops > bf16_gflops ? f32_gflops : bf16_gflops; }
 };
 

@@ -25,7 +25,10 @@ class Workers {
     if (items <= 0) return;
     const int64_t units = (items + unit - 1) / unit;
     const int parts = static_cast<int>(units < count_ ? units : count_);
-    if (parts == 1) { fn(int64_t{0}, items, 0); return; }
+    if (parts == 1) {
+      fn(int64_t{0}, items, 0);
+      return;
+    }
     auto part = [&](int worker) {
       if (worker >= parts) return;
       const int64_t begin = units * worker / parts * unit, end = units * (worker + 1) / parts * unit;

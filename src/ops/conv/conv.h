@@ -11,12 +11,15 @@ namespace winnow::ops {
 
 struct Conv {
   static constexpr std::string_view name = "conv";
-  struct Spec { DType x, y; int64_t channels, taps; };  // f32, bf16; the ring has the type of x
+  struct Spec {
+    DType x, y;
+    int64_t channels, taps;
+  };  // f32, bf16; the ring has the type of x
   struct Args {
-    Out y;          // [tokens, channels]
-    Out ring;       // [states, ring_rows, channels], ring_rows >= taps
-    In x;           // [tokens, channels]
-    In w;           // [channels, taps] f32
+    Out y;     // [tokens, channels]
+    Out ring;  // [states, ring_rows, channels], ring_rows >= taps
+    In x;      // [tokens, channels]
+    In w;      // [channels, taps] f32
     Rows rows;
   };
   static void check(const Spec& s, const Args& a) {

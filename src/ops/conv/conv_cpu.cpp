@@ -84,9 +84,8 @@ const char* why_not(const Conv::Spec& s) {
 }  // namespace
 
 List<Conv> kernels(Conv, Cpu) {
-  static constexpr Kernel<Conv> list[] = {
-      {.name = "conv.cpu_avx512", .why_not = needs<Isa::avx512, Conv, why_not>, .run = N_AVX3::conv},
-      {.name = "conv.cpu_avx2", .why_not = needs<Isa::avx2, Conv, why_not>, .run = N_AVX2::conv}};
+  static constexpr Kernel<Conv> list[] = {{.name = "conv.cpu_avx512", .why_not = needs<Isa::avx512, Conv, why_not>, .run = N_AVX3::conv},
+                                          {.name = "conv.cpu_avx2", .why_not = needs<Isa::avx2, Conv, why_not>, .run = N_AVX2::conv}};
   return list;
 }
 

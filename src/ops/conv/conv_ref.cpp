@@ -27,8 +27,7 @@ void run(Queue&, Scratch, const Conv::Spec& s, const Conv::Args& a) {
       }
     }
     for (int64_t t = std::max(first, end - ring_rows); t < end; ++t)
-      for (int64_t c = 0; c < s.channels; ++c)
-        ref::set(a.ring, state, (begin_position + t - first) % ring_rows, c, ref::get(a.x, t, c));
+      for (int64_t c = 0; c < s.channels; ++c) ref::set(a.ring, state, (begin_position + t - first) % ring_rows, c, ref::get(a.x, t, c));
   }
 }
 

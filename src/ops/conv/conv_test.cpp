@@ -25,13 +25,13 @@ Tensor ring_before(DType type, const Step& step, int64_t states, int64_t ring_ro
   const Tensor numbers = random_tensor(type, {states, ring_rows, channels}, 9);
   for (const Chunk& c : step.chunks)
     for (int64_t p = std::max<int64_t>(0, c.position - ring_rows); p < c.position; ++p)
-      for (int64_t i = 0; i < channels; ++i)
-        ref::set(ring, c.state, p % ring_rows, i, ref::get(numbers, c.state, p % ring_rows, i));
+      for (int64_t i = 0; i < channels; ++i) ref::set(ring, c.state, p % ring_rows, i, ref::get(numbers, c.state, p % ring_rows, i));
   return ring;
 }
 
 void conform(DType x_type, DType y_type, int64_t channels, int64_t taps, int64_t ring_rows) {
-  SCOPED_TRACE(fmt::format("{} -> {}, {} channels, {} taps, ring of {}", winnow::name_of(x_type), winnow::name_of(y_type), channels, taps, ring_rows));
+  SCOPED_TRACE(
+      fmt::format("{} -> {}, {} channels, {} taps, ring of {}", winnow::name_of(x_type), winnow::name_of(y_type), channels, taps, ring_rows));
   const Conv::Spec spec{x_type, y_type, channels, taps};
   const StepRows step(kMixed.chunks);
   const int64_t tokens = kMixed.tokens();

@@ -8,11 +8,14 @@ namespace winnow::ops {
 
 struct Embedding {
   static constexpr std::string_view name = "embedding";
-  struct Spec { DType table, y; int64_t vocab, streams, hidden; };  // table: f32, bf16; y: f32, bf16
+  struct Spec {
+    DType table, y;
+    int64_t vocab, streams, hidden;
+  };  // table: f32, bf16; y: f32, bf16
   struct Args {
-    Out y;      // [tokens, streams, hidden]
-    In ids;     // [tokens] int32
-    In table;   // [vocab, hidden]
+    Out y;     // [tokens, streams, hidden]
+    In ids;    // [tokens] int32
+    In table;  // [vocab, hidden]
   };
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};

@@ -26,8 +26,7 @@ void run(Queue& q, Scratch, const Embedding::Spec& s, const Embedding::Args& a) 
           winnow::check(id >= 0 && id < s.vocab, "embedding: a token id is outside the vocabulary");
           To* y = a.y.as<To>() + t * s.streams * s.hidden;
           convert(y, a.table.as<From>() + id * s.hidden, s.hidden);
-          for (int64_t stream = 1; stream < s.streams; ++stream)
-            std::memcpy(y + stream * s.hidden, y, static_cast<size_t>(s.hidden) * sizeof(To));
+          for (int64_t stream = 1; stream < s.streams; ++stream) std::memcpy(y + stream * s.hidden, y, static_cast<size_t>(s.hidden) * sizeof(To));
         }
       });
     });

@@ -19,7 +19,11 @@ struct Expert {
 
 struct Experts {
   static constexpr std::string_view name = "experts";
-  struct Spec { DType w, x, y; int64_t experts, top_k, hidden, inter; float limit; };  // w: f32, bf16, e4m3; x, y: f32, bf16
+  struct Spec {
+    DType w, x, y;
+    int64_t experts, top_k, hidden, inter;
+    float limit;
+  };  // w: f32, bf16, e4m3; x, y: f32, bf16
   struct Args {
     Out y;                            // [tokens, hidden]
     In x;                             // [tokens, hidden]

@@ -24,8 +24,8 @@ HWY_INLINE void swiglu_row(const float* gate, const float* up, int64_t n, float 
 }
 
 // inner[pair, begin .. end) of one expert.
-void gate_and_up(const Product& product, const Experts::Spec& s, const Experts::Args& a, const ExpertPlan& p, int64_t e, int64_t begin,
-                 int64_t end, std::byte* scratch) {
+void gate_and_up(const Product& product, const Experts::Spec& s, const Experts::Args& a, const ExpertPlan& p, int64_t e, int64_t begin, int64_t end,
+                 std::byte* scratch) {
   const int64_t rows = p.rows(e), first = p.first[e];
   float* gate = reinterpret_cast<float*>(scratch + product_bytes(product, s));
   const bool few = rows <= kDirectRows;
@@ -54,8 +54,7 @@ void combine(const Experts::Spec& s, const Experts::Args& a, const ExpertPlan& p
   const float* weights = a.weights.as<float>() + t * s.top_k;
   for (int64_t d = begin; d < end; d += kLanes) {
     Lanes sum = zero();
-    for (int64_t r = 0; r < s.top_k; ++r)
-      sum = fma(splat(weights[r]), load(p.out + p.place[t * s.top_k + r] * s.hidden + d, end - d), sum);
+    for (int64_t r = 0; r < s.top_k; ++r) sum = fma(splat(weights[r]), load(p.out + p.place[t * s.top_k + r] * s.hidden + d, end - d), sum);
     if (a.add) sum = add(sum, load(a.add.as<float>() + t * s.hidden + d, end - d));
     store(sum, a.y.as<Y>() + t * s.hidden + d, end - d);
   }
@@ -68,15 +67,14 @@ void experts(const Product& product, Queue& q, Scratch c, const Experts::Spec& s
   if (tokens == 0) return;
   const ExpertPlan p = make_plan(s, a, c);
   q.workers().run(workers, 1, [&](int64_t w, int64_t, int worker) {
-    for_share(p, s.experts, s.inter, kOutUnit, workers, w, [&](int64_t e, int64_t begin, int64_t end) {
-      gate_and_up(product, s, a, p, e, begin, end, p.workers + worker * bytes_each);
-    });
+    for_share(p, s.experts, s.inter, kOutUnit, workers, w,
+              [&](int64_t e, int64_t begin, int64_t end) { gate_and_up(product, s, a, p, e, begin, end, p.workers + worker * bytes_each); });
   });
   q.workers().run(workers, 1, [&](int64_t w, int64_t, int worker) {
     const int64_t row_bytes = bytes_of(s.x, s.inter);
     for_share(p, s.experts, s.hidden, kOutUnit, workers, w, [&](int64_t e, int64_t begin, int64_t end) {
       product.run(p.workers + worker * bytes_each, {p.inner + p.first[e] * row_bytes, s.x, row_bytes}, 0, p.rows(e), a.experts[e].down, begin, end,
-              {reinterpret_cast<std::byte*>(p.out + p.first[e] * s.hidden), DType::f32, 4 * s.hidden});
+                  {reinterpret_cast<std::byte*>(p.out + p.first[e] * s.hidden), DType::f32, 4 * s.hidden});
     });
   });
   constexpr int64_t kColumns = 512;
@@ -113,7 +111,9 @@ int64_t scratch_bytes(const Experts::Spec& s, const Limits& l) {
 }
 using Driver = void (*)(const Product&, Queue&, Scratch, const Experts::Spec&, const Experts::Args&);
 template <const Product& product, Driver driver>
-void run(Queue& q, Scratch c, const Experts::Spec& s, const Experts::Args& a) { driver(product, q, c, s, a); }
+void run(Queue& q, Scratch c, const Experts::Spec& s, const Experts::Args& a) {
+  driver(product, q, c, s, a);
+}
 
 template <const Product& p, Isa isa, auto why>
 constexpr Kernel<Experts> kernel(std::string_view name) {
@@ -124,10 +124,9 @@ constexpr Kernel<Experts> kernel(std::string_view name) {
 }  // namespace
 
 List<Experts> kernels(Experts, Cpu) {
-  static constexpr Kernel<Experts> list[] = {kernel<tiles_bf16, Isa::amx, why_not_bf16>("experts.cpu_amx"),
-                                             kernel<dot_bf16, Isa::avx512_bf16, why_not_bf16>("experts.cpu_avx512_bf16"),
-                                             kernel<lanes_avx512, Isa::avx512, why_not>("experts.cpu_avx512"),
-                                             kernel<lanes_avx2, Isa::avx2, why_not>("experts.cpu_avx2")};
+  static constexpr Kernel<Experts> list[] = {
+      kernel<tiles_bf16, Isa::amx, why_not_bf16>("experts.cpu_amx"), kernel<dot_bf16, Isa::avx512_bf16, why_not_bf16>("experts.cpu_avx512_bf16"),
+      kernel<lanes_avx512, Isa::avx512, why_not>("experts.cpu_avx512"), kernel<lanes_avx2, Isa::avx2, why_not>("experts.cpu_avx2")};
   return list;
 }
 

@@ -160,8 +160,7 @@ TEST(Experts, RanksAddInAscendingOrder) {
       Tensor ids(DType::i32, {3, 1}), out(DType::f32, {3, s.hidden});
       for (int64_t t = 0; t < 3; ++t) ids.as<int32_t>()[t] = c.ids.as<int32_t>()[t * s.top_k + r];
       run_kernel<Experts>(k, d, single, {out, c.x, ids, one, {}, c.experts}, {.max_rows = 3});
-      for (int64_t i = 0; i < 3 * s.hidden; ++i)
-        sum[i] = std::fma(c.weights.as<float>()[i / s.hidden * s.top_k + r], out.as<float>()[i], sum[i]);
+      for (int64_t i = 0; i < 3 * s.hidden; ++i) sum[i] = std::fma(c.weights.as<float>()[i / s.hidden * s.top_k + r], out.as<float>()[i], sum[i]);
     }
     for (int64_t i = 0; i < 3 * s.hidden; ++i) EXPECT_EQ(y.as<float>()[i], sum[i] + c.add.as<float>()[i]) << i;
   });

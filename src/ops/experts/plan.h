@@ -14,12 +14,12 @@ namespace winnow::ops {
 
 struct ExpertPlan {
   int64_t pairs;
-  int32_t* first;     // [experts + 1] expert e has the sorted pairs [first[e], first[e + 1])
-  int32_t* token;     // [pairs] by sorted place
-  int32_t* place;     // [pairs] by pair number: its sorted place
-  std::byte* inner;   // [pairs, inter] of the type of x, by sorted place: swiglu(gate, up)
-  float* out;         // [pairs, hidden] by sorted place
-  std::byte* workers; // [workers] of worker_bytes each
+  int32_t* first;      // [experts + 1] expert e has the sorted pairs [first[e], first[e + 1])
+  int32_t* token;      // [pairs] by sorted place
+  int32_t* place;      // [pairs] by pair number: its sorted place
+  std::byte* inner;    // [pairs, inter] of the type of x, by sorted place: swiglu(gate, up)
+  float* out;          // [pairs, hidden] by sorted place
+  std::byte* workers;  // [workers] of worker_bytes each
 
   int64_t rows(int64_t e) const { return first[e + 1] - first[e]; }
 };

@@ -9,9 +9,7 @@
 namespace winnow::ops {
 
 // Why fp8 keys or queries of this dimension cannot be rotated; null if they can.
-constexpr const char* rotation_why_not(bool fp8, int64_t dim) {
-  return fp8 && (dim & (dim - 1)) ? "fp8 keys need a power of two" : nullptr;
-}
+constexpr const char* rotation_why_not(bool fp8, int64_t dim) { return fp8 && (dim & (dim - 1)) ? "fp8 keys need a power of two" : nullptr; }
 
 // Appends each row's raw key and gate to the pool ring and completes pools. For the token at pos with
 // pos % kpool = kpool - 1, over the window s = 0 .. kpool - 1 of positions pos - kpool + 1 + s, per channel c:
@@ -26,7 +24,11 @@ constexpr const char* rotation_why_not(bool fp8, int64_t dim) {
 // rows are read before they are written. Never from another sequence. All bits equal for prefill and decode.
 struct IndexWrite {
   static constexpr std::string_view name = "index_write";
-  struct Spec { IndexKeys keys; DType x; int64_t dim, kpool; };  // x: f32, bf16
+  struct Spec {
+    IndexKeys keys;
+    DType x;
+    int64_t dim, kpool;
+  };  // x: f32, bf16
   struct Args {
     IndexPages pages;  // written
     Out ring;          // [states, ring_rows, 2, dim] f32: key, gate; ring_rows >= kpool
@@ -45,12 +47,15 @@ List<IndexWrite> kernels(IndexWrite, Cpu);
 //   q8 = e4m3(y / scale);  w8[t, h] = w[t, h] * scale
 struct IndexQuery {
   static constexpr std::string_view name = "index_query";
-  struct Spec { DType x; int64_t heads, dim; };  // x: f32, bf16
+  struct Spec {
+    DType x;
+    int64_t heads, dim;
+  };  // x: f32, bf16
   struct Args {
-    Out q8;   // [tokens, heads, dim] e4m3
-    Out w8;   // [tokens, heads] f32
-    In q;     // [tokens, heads, dim]
-    In w;     // [tokens, heads] f32
+    Out q8;  // [tokens, heads, dim] e4m3
+    Out w8;  // [tokens, heads] f32
+    In q;    // [tokens, heads, dim]
+    In w;    // [tokens, heads] f32
   };
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
@@ -68,14 +73,18 @@ List<IndexQuery> kernels(IndexQuery, Cpu);
 // pools are skipped whole: they select everything (IndexTopK). w may be negative. The ReLU is part of the meaning.
 struct IndexScore {
   static constexpr std::string_view name = "index_score";
-  struct Spec { IndexKeys keys; DType q; int64_t heads, dim, kpool, select; };  // q: f32, bf16, or e4m3 with fp8 keys
+  struct Spec {
+    IndexKeys keys;
+    DType q;
+    int64_t heads, dim, kpool, select;
+  };  // q: f32, bf16, or e4m3 with fp8 keys
   struct Args {
-    Out score;            // [count, max_pools] f32, rows may be strided
-    In q;                 // [tokens, heads, dim]
-    In w;                 // [tokens, heads] f32
-    IndexPages pages;     // read
+    Out score;         // [count, max_pools] f32, rows may be strided
+    In q;              // [tokens, heads, dim]
+    In w;              // [tokens, heads] f32
+    IndexPages pages;  // read
     int64_t first_row;
-    float factor;         // (dim * heads)^-1/2
+    float factor;  // (dim * heads)^-1/2
     Rows rows;
   };
   static void check(const Spec& s, const Args& a);
@@ -98,11 +107,13 @@ List<IndexScore> kernels(IndexScore, Cpu);
 // look at score.
 struct IndexTopK {
   static constexpr std::string_view name = "index_top_k";
-  struct Spec { int64_t kpool, select; };
+  struct Spec {
+    int64_t kpool, select;
+  };
   struct Args {
-    Out pools;            // [count, select] int32
-    In score;             // [count, max_pools] f32, rows may be strided
-    int64_t first_row;    // row r of score and pools is row first_row + r of the step
+    Out pools;          // [count, select] int32
+    In score;           // [count, max_pools] f32, rows may be strided
+    int64_t first_row;  // row r of score and pools is row first_row + r of the step
     Rows rows;
   };
   static void check(const Spec& s, const Args& a) {
@@ -121,11 +132,15 @@ List<IndexTopK> kernels(IndexTopK, Cpu);
 // -1 beyond count[r]. A token appears once.
 struct PoolExpand {
   static constexpr std::string_view name = "pool_expand";
-  struct Spec { int64_t kpool, select; bool tail; int64_t width() const { return select * kpool + (tail ? kpool - 1 : 0); } };
+  struct Spec {
+    int64_t kpool, select;
+    bool tail;
+    int64_t width() const { return select * kpool + (tail ? kpool - 1 : 0); }
+  };
   struct Args {
-    Out tokens;           // [count, width] int32
-    Out count;            // [count] int32
-    In pools;             // [count, select] int32, ascending
+    Out tokens;  // [count, width] int32
+    Out count;   // [count] int32
+    In pools;    // [count, select] int32, ascending
     int64_t first_row;
     Rows rows;
   };

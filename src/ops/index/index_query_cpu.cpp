@@ -43,7 +43,10 @@ int64_t scratch_bytes(const IndexQuery::Spec& s, const Limits& l) { return l.wor
 
 List<IndexQuery> kernels(IndexQuery, Cpu) {
   static constexpr Kernel<IndexQuery> list[] = {
-      {.name = "index_query.cpu_avx512", .why_not = needs<Isa::avx512, IndexQuery, why_not>, .scratch_bytes = scratch_bytes, .run = N_AVX3::index_query},
+      {.name = "index_query.cpu_avx512",
+       .why_not = needs<Isa::avx512, IndexQuery, why_not>,
+       .scratch_bytes = scratch_bytes,
+       .run = N_AVX3::index_query},
       {.name = "index_query.cpu_avx2", .why_not = needs<Isa::avx2, IndexQuery, why_not>, .scratch_bytes = scratch_bytes, .run = N_AVX2::index_query}};
   return list;
 }

@@ -40,7 +40,8 @@ HWY_INLINE void decode(const K* key, float scale, int64_t dim, float* out) {
 
 // Scores of row r's pools [begin, end).
 template <class K>
-void score_pools(const IndexScore::Spec& s, const IndexScore::Args& a, int64_t r, int64_t begin, int64_t end, const float* q, const float* w, float* keys) {
+void score_pools(const IndexScore::Spec& s, const IndexScore::Args& a, int64_t r, int64_t begin, int64_t end, const float* q, const float* w,
+                 float* keys) {
   const int64_t page_states = a.pages.keys.shape[1], groups = ceil_div(s.heads, kLanes), width = round_up(s.dim, kLanes);
   const int32_t* table = a.rows.page_table.as<int32_t>() + a.rows.sequence.as<int32_t>()[a.first_row + r] * a.rows.page_table.stride[0];
   float* score = a.score.as<float>() + r * a.score.stride[0];
@@ -119,9 +120,14 @@ const char* why_not(const IndexScore::Spec& s) {
 }  // namespace
 
 List<IndexScore> kernels(IndexScore, Cpu) {
-  static constexpr Kernel<IndexScore> list[] = {
-      {.name = "index_score.cpu_avx512", .why_not = needs<Isa::avx512, IndexScore, why_not>, .scratch_bytes = N_AVX3::index_score_scratch, .run = N_AVX3::index_score},
-      {.name = "index_score.cpu_avx2", .why_not = needs<Isa::avx2, IndexScore, why_not>, .scratch_bytes = N_AVX2::index_score_scratch, .run = N_AVX2::index_score}};
+  static constexpr Kernel<IndexScore> list[] = {{.name = "index_score.cpu_avx512",
+                                                 .why_not = needs<Isa::avx512, IndexScore, why_not>,
+                                                 .scratch_bytes = N_AVX3::index_score_scratch,
+                                                 .run = N_AVX3::index_score},
+                                                {.name = "index_score.cpu_avx2",
+                                                 .why_not = needs<Isa::avx2, IndexScore, why_not>,
+                                                 .scratch_bytes = N_AVX2::index_score_scratch,
+                                                 .run = N_AVX2::index_score}};
   return list;
 }
 

@@ -29,7 +29,8 @@ Tensor random_q(DType type, int64_t tokens, int64_t heads, int64_t dim) {
 Tensor poisoned(int64_t rows, int64_t columns) { return Tensor(DType::f32, {rows, columns}); }
 
 void conform(const IndexScore::Spec& spec, int64_t page_tokens) {
-  SCOPED_TRACE(fmt::format("keys {}, q {}, {} x {}, kpool {}, select {}", static_cast<int>(spec.keys), winnow::name_of(spec.q), spec.heads, spec.dim, spec.kpool, spec.select));
+  SCOPED_TRACE(fmt::format("keys {}, q {}, {} x {}, kpool {}, select {}", static_cast<int>(spec.keys), winnow::name_of(spec.q), spec.heads, spec.dim,
+                           spec.kpool, spec.select));
   const Pages pages(3, 50 * spec.kpool, page_tokens, 7);
   const Step step({{spec.select * spec.kpool, 5, 1}, {0, 3, 2}, {35 * spec.kpool - 2, 9, 0}}, pages);
   const int64_t tokens = step.rows.tokens(), first = 1, count = tokens - 2, max_pools = 46;
@@ -51,7 +52,8 @@ void conform(const IndexScore::Spec& spec, int64_t page_tokens) {
     for (int64_t r = 0; r < count; ++r) {  // a row alone, into strided rows
       const Tensor wide = poisoned(1, max_pools + 5);
       run_kernel(k, d, spec, {wide.view.columns(0, max_pools), q, w, keys, first + r, factor, step.rows});
-      EXPECT_EQ(std::memcmp(wide.view.data, score.view.rows(r, 1).data, static_cast<size_t>(max_pools * 4)), 0) << "row " << r << " depends on company";
+      EXPECT_EQ(std::memcmp(wide.view.data, score.view.rows(r, 1).data, static_cast<size_t>(max_pools * 4)), 0)
+          << "row " << r << " depends on company";
     }
   });
 }
@@ -108,9 +110,8 @@ void for_reference_and_kernels(const IndexScore::Spec& spec, const std::function
 }
 
 TEST(IndexScore, NegativeDotsCountForNothing) {
-  for_reference_and_kernels({IndexKeys::f32, DType::f32, 2, 1, 1, 0}, [&](const Kernel<IndexScore>& k, device::Device& d) {
-    EXPECT_EQ((OnePool{{-3, 2}, {1, -1}})(k, d), -2);
-  });
+  for_reference_and_kernels({IndexKeys::f32, DType::f32, 2, 1, 1, 0},
+                            [&](const Kernel<IndexScore>& k, device::Device& d) { EXPECT_EQ((OnePool{{-3, 2}, {1, -1}})(k, d), -2); });
 }
 
 TEST(IndexScore, ScoreIsLinearInTheQueryAndWeightsAreExact) {
@@ -144,9 +145,9 @@ TEST(IndexQuery, ConformanceToTheByte) {
       const int64_t tokens = 7;
       const Tensor q = random_tensor(x, {tokens, 5, dim}, 31, 3), w = random_tensor(DType::f32, {tokens, 5}, 32);
       for (int64_t c = 0; c < dim; ++c) {
-        ref::set(q, 1, 2, c, 0.0f);                                          // a row of zeros
-        ref::set(q, 3, 1, c, std::ldexp(ref::get(q, 3, 1, c), -20));         // below the smallest scale
-        ref::set(q, 4, 0, c, c == 5 ? 3.015625f : 3.0f);                     // channel 0 large, the rest tiny: denormal codes
+        ref::set(q, 1, 2, c, 0.0f);                                   // a row of zeros
+        ref::set(q, 3, 1, c, std::ldexp(ref::get(q, 3, 1, c), -20));  // below the smallest scale
+        ref::set(q, 4, 0, c, c == 5 ? 3.015625f : 3.0f);              // channel 0 large, the rest tiny: denormal codes
       }
       const Tensor want8(DType::e4m3, {tokens, 5, dim}), want_w(DType::f32, {tokens, 5});
       run_reference<IndexQuery>(spec, {want8, want_w, q, w});
@@ -167,7 +168,8 @@ TEST(IndexQuery, ScoresLikeThePlainQuery) {
   const std::vector<Part> all{{0, kPools * 4, 0}};
   const Step step(all, pages);
   const int64_t tokens = kPools * 4;
-  const Tensor key = random_tensor(DType::f32, {tokens, kDim}, 1), gate = random_tensor(DType::f32, {tokens, kDim}, 2), ape = random_tensor(DType::f32, {4, kDim}, 3);
+  const Tensor key = random_tensor(DType::f32, {tokens, kDim}, 1), gate = random_tensor(DType::f32, {tokens, kDim}, 2),
+               ape = random_tensor(DType::f32, {4, kDim}, 3);
   const Tensor q = random_tensor(DType::f32, {tokens, kHeads, kDim}, 4), w = random_tensor(DType::f32, {tokens, kHeads}, 5);
   auto score = [&](IndexKeys keys, float q_factor) {
     const DType type = keys == IndexKeys::f32 ? DType::f32 : DType::e4m3;

@@ -50,8 +50,8 @@ TEST(IndexTopK, Conformance) {
     for (int64_t most : {1, 15, 65, 700}) {
       const std::vector<int64_t> pools{most, 0, most / 2, wanted, wanted + 1, most};
       conform(wanted, pools, [&](int64_t, int64_t) { return normal(rng); });
-      conform(wanted, pools, [&](int64_t, int64_t) { return static_cast<float>(rng() % 3) - 1; });  // ties
-      conform(wanted, pools, [&](int64_t, int64_t) { return rng() % 2 ? 0.0f : -0.0f; });            // equal
+      conform(wanted, pools, [&](int64_t, int64_t) { return static_cast<float>(rng() % 3) - 1; });                   // ties
+      conform(wanted, pools, [&](int64_t, int64_t) { return rng() % 2 ? 0.0f : -0.0f; });                            // equal
       conform(wanted, pools, [&](int64_t, int64_t) { return std::bit_cast<float>(static_cast<uint32_t>(rng())); });  // any float
       conform(wanted, pools, [&](int64_t, int64_t) { return rng() % 3 ? (rng() % 2 ? nan : -inf) : normal(rng); });
       conform(wanted, pools, [&](int64_t, int64_t p) { return 1 + static_cast<float>(p % 50) * 1.2e-7f; });  // only low bits differ
@@ -88,7 +88,10 @@ TEST(IndexTopK, EachRowCountsItsOwnPools) {
   for_each_kernel<IndexTopK>({4, 3}, expect);
 }
 
-struct Expanded { std::vector<int32_t> tokens; int32_t count; };
+struct Expanded {
+  std::vector<int32_t> tokens;
+  int32_t count;
+};
 
 Expanded expand(const Kernel<PoolExpand>& k, device::Device& d, const PoolExpand::Spec& spec, int64_t position, const std::vector<int32_t>& ids) {
   const Pages pages(1, position + 1, 8 * spec.kpool, 1);

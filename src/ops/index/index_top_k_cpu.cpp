@@ -18,7 +18,9 @@ namespace {
 
 using KeyTag = hn::RebindToUnsigned<LaneTag>;
 
-struct Keys { hn::Vec<KeyTag> v[kParts]; };
+struct Keys {
+  hn::Vec<KeyTag> v[kParts];
+};
 
 // Unsigned keys that order as the scores do: -0 as 0, NaN as -infinity.
 HWY_INLINE Keys keys_of(const Lanes& score) {
@@ -37,8 +39,7 @@ HWY_INLINE Keys keys_of(const Lanes& score) {
 // f(first, keys, valid) over the scores, sixteen at a time; bit i of valid: lane i is score first + i.
 template <class F>
 HWY_INLINE void for_each_sixteen(const float* score, int64_t n, F&& f) {
-  for (int64_t i = 0; i < n; i += kLanes)
-    f(i, keys_of(load(score + i, n - i)), n - i >= kLanes ? 0xffffu : (1u << (n - i)) - 1u);
+  for (int64_t i = 0; i < n; i += kLanes) f(i, keys_of(load(score + i, n - i)), n - i >= kLanes ? 0xffffu : (1u << (n - i)) - 1u);
 }
 
 // Bit i: key i compares true.
@@ -54,7 +55,10 @@ HWY_INLINE uint32_t bits_where(const Keys& k, C&& compare) {
 }
 
 // The key of the `select`-th best score, and how many of the scores with exactly this key are taken.
-struct Threshold { uint32_t key; int64_t equal; };
+struct Threshold {
+  uint32_t key;
+  int64_t equal;
+};
 
 // Of the largest keys counted in bins, the bin that holds the `rank`-th; rank becomes the rank inside it.
 int64_t find_bin(const int32_t* bins, int64_t n, int64_t* rank) {
@@ -111,7 +115,8 @@ void run(Queue& q, Scratch, const IndexTopK::Spec& s, const IndexTopK::Args& a) 
       const int64_t pools = complete_pools(TokenPos(a.rows.position.as<int64_t>()[a.first_row + r]), s.kpool);
       int32_t* out = a.pools.as<int32_t>() + r * s.select;
       if (pools > s.select && s.select > 0) select_row(a.score.as<float>() + r * a.score.stride[0], pools, s.select, out);
-      else for (int64_t i = 0; i < s.select; ++i) out[i] = static_cast<int32_t>(i < pools ? i : -1);
+      else
+        for (int64_t i = 0; i < s.select; ++i) out[i] = static_cast<int32_t>(i < pools ? i : -1);
     }
   });
 }

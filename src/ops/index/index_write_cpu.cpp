@@ -18,12 +18,14 @@ template <class X>
 struct Window {
   const float* ring;  // the sequence's ring
   int64_t ring_rows, first, in_ring;
-  const X* key;       // of position first + in_ring
+  const X* key;  // of position first + in_ring
   const X* gate;
   int64_t dim;
   const float* ring_row(int64_t i) const { return ring + (first + i) % ring_rows * 2 * dim; }
   Lanes key_at(int64_t i, int64_t c) const { return i < in_ring ? load(ring_row(i) + c, dim - c) : load(key + (i - in_ring) * dim + c, dim - c); }
-  Lanes gate_at(int64_t i, int64_t c) const { return i < in_ring ? load(ring_row(i) + dim + c, dim - c) : load(gate + (i - in_ring) * dim + c, dim - c); }
+  Lanes gate_at(int64_t i, int64_t c) const {
+    return i < in_ring ? load(ring_row(i) + dim + c, dim - c) : load(gate + (i - in_ring) * dim + c, dim - c);
+  }
 };
 
 template <class X, class Z>
@@ -48,8 +50,13 @@ void complete_pool(const IndexWrite::Spec& s, const IndexWrite::Args& a, int64_t
   const int64_t seq = a.rows.sequence.as<int32_t>()[t], ring_rows = a.ring.shape[1];
   const int64_t in_step = std::min<int64_t>(s.kpool, t - a.rows.first_row.as<int32_t>()[seq] + 1);
   const int64_t row = t - in_step + 1;
-  const Window<X> window{a.ring.as<float>() + a.rows.state.as<int32_t>()[seq] * ring_rows * 2 * s.dim, ring_rows, pos.value - s.kpool + 1,
-                         s.kpool - in_step, a.key.as<X>() + row * s.dim, a.gate.as<X>() + row * s.dim, s.dim};
+  const Window<X> window{a.ring.as<float>() + a.rows.state.as<int32_t>()[seq] * ring_rows * 2 * s.dim,
+                         ring_rows,
+                         pos.value - s.kpool + 1,
+                         s.kpool - in_step,
+                         a.key.as<X>() + row * s.dim,
+                         a.gate.as<X>() + row * s.dim,
+                         s.dim};
   const int64_t page = a.rows.page_table.as<int32_t>()[seq * a.rows.page_table.stride[0] + page_index(pos, a.rows.page_tokens)];
   const int64_t state = pool_of(pos, s.kpool).value % a.pages.keys.shape[1];
   const int64_t at = page * a.pages.keys.stride[0] + state * s.dim;
@@ -108,7 +115,10 @@ int64_t scratch_bytes(const IndexWrite::Spec& s, const Limits& l) { return l.wor
 
 List<IndexWrite> kernels(IndexWrite, Cpu) {
   static constexpr Kernel<IndexWrite> list[] = {
-      {.name = "index_write.cpu_avx512", .why_not = needs<Isa::avx512, IndexWrite, why_not>, .scratch_bytes = scratch_bytes, .run = N_AVX3::index_write},
+      {.name = "index_write.cpu_avx512",
+       .why_not = needs<Isa::avx512, IndexWrite, why_not>,
+       .scratch_bytes = scratch_bytes,
+       .run = N_AVX3::index_write},
       {.name = "index_write.cpu_avx2", .why_not = needs<Isa::avx2, IndexWrite, why_not>, .scratch_bytes = scratch_bytes, .run = N_AVX2::index_write}};
   return list;
 }

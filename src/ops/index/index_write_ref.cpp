@@ -9,7 +9,10 @@
 namespace winnow::ops {
 namespace {
 
-struct Raw { ConstTensorView key, gate; int64_t first = 0; };  // element `first + channel` of each
+struct Raw {
+  ConstTensorView key, gate;
+  int64_t first = 0;
+};  // element `first + channel` of each
 
 // The raw row of position `pos`, a position of row t's window: one of this step's rows of t's sequence, or a ring row.
 Raw raw_row(const IndexWrite::Spec& s, const IndexWrite::Args& a, int64_t t, int64_t pos) {

@@ -10,7 +10,10 @@ namespace {
 struct Cache {
   Tensor keys, scales, ring;
   Cache(IndexKeys type, const Pages& p, int64_t sequences, int64_t dim, int64_t kpool, int64_t ring_rows)
-      : keys(type == IndexKeys::f32 ? DType::f32 : type == IndexKeys::bf16 ? DType::bf16 : DType::e4m3, {p.count(), p.page_tokens / kpool, dim}),
+      : keys(type == IndexKeys::f32    ? DType::f32
+             : type == IndexKeys::bf16 ? DType::bf16
+                                       : DType::e4m3,
+             {p.count(), p.page_tokens / kpool, dim}),
         ring(DType::f32, {sequences, ring_rows, 2, dim}) {
     if (type == IndexKeys::fp8) scales = Tensor(DType::f32, {p.count(), p.page_tokens / kpool});
   }
@@ -53,7 +56,8 @@ struct Raw {  // raw rows of every token of every sequence
 
 using Runner = std::function<void(const IndexWrite::Spec&, const IndexWrite::Args&)>;
 
-void write(const Runner& run, const IndexWrite::Spec& spec, const Cache& cache, const Raw& raw, const Tensor& ape, const Pages& pages, const std::vector<Part>& parts) {
+void write(const Runner& run, const IndexWrite::Spec& spec, const Cache& cache, const Raw& raw, const Tensor& ape, const Pages& pages,
+           const std::vector<Part>& parts) {
   const Step step(parts, pages);
   const Tensor key = Raw::gather(raw.key, raw.tokens, parts), gate = Raw::gather(raw.gate, raw.tokens, parts);
   run(spec, {cache.pages(), cache.ring, key, gate, ape, step.rows});
@@ -139,8 +143,13 @@ void for_reference_and_kernels(const IndexWrite::Spec& spec, const std::function
 }
 
 TEST(IndexWrite, KnownBytes) {
-  struct Case { std::vector<float> window; float ape2, scale; uint8_t code; };
-  const Case cases[] = {{{1, 1, 1, 1}, 0, 0.03125f, 0x7b}, {{1, 2, 3, 4}, 0, 0.125f, 0x76}, {{1, 2, 3, 4}, 100, 0.125f, 0x78}, {{0, 0, 0, 0}, 0, 0x1p-22f, 0x00}};
+  struct Case {
+    std::vector<float> window;
+    float ape2, scale;
+    uint8_t code;
+  };
+  const Case cases[] = {
+      {{1, 1, 1, 1}, 0, 0.03125f, 0x7b}, {{1, 2, 3, 4}, 0, 0.125f, 0x76}, {{1, 2, 3, 4}, 100, 0.125f, 0x78}, {{0, 0, 0, 0}, 0, 0x1p-22f, 0x00}};
   for_reference_and_kernels({IndexKeys::fp8, DType::f32, 128, 4}, [&](const Kernel<IndexWrite>& k, device::Device& d) {
     for (const Case& c : cases) {
       SCOPED_TRACE(fmt::format("{} {} {}", k.name, c.window[3], c.ape2));
@@ -224,12 +233,13 @@ TEST(IndexWrite, FarPages) {
     IndexPages far{TensorView(keys.data, DType::e4m3, {70'001, 1, 16}), TensorView(scales.data, DType::f32, {70'001, 1})};
     far.keys.stride[0] = 38'016;
     far.scales.stride[0] = 38'016 / 4;
-    const Tensor key = random_tensor(DType::f32, {4, 16}, 1, 0, 1), gate = random_tensor(DType::f32, {4, 16}, 1, 0), ape = random_tensor(DType::f32, {4, 16}, 1, 0);
+    const Tensor key = random_tensor(DType::f32, {4, 16}, 1, 0, 1), gate = random_tensor(DType::f32, {4, 16}, 1, 0),
+                 ape = random_tensor(DType::f32, {4, 16}, 1, 0);
     const Tensor ring(DType::f32, {1, 4, 2, 16});
     run_kernel(k, d, {IndexKeys::fp8, DType::f32, 16, 4}, {far, ring, key, gate, ape, step.rows});
     float scale;
     std::memcpy(&scale, scales.data + 2'661'120'000, 4);
-    EXPECT_EQ(scale, 0x1p-6f);  // 4 / 448, rounded up
+    EXPECT_EQ(scale, 0x1p-6f);                                    // 4 / 448, rounded up
     EXPECT_EQ(static_cast<int>(keys.data[2'661'120'000]), 0x78);  // 256
   });
 }

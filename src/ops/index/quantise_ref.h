@@ -10,7 +10,10 @@
 
 namespace winnow::ops::ref {
 
-struct Quantised { std::vector<E4m3> codes; float scale; };
+struct Quantised {
+  std::vector<E4m3> codes;
+  float scale;
+};
 
 inline Quantised rotate_and_quantise(std::vector<float> x) {
   const size_t n = x.size();

@@ -12,17 +12,20 @@ namespace winnow::ops {
 //   beta = sigmoid(b)
 struct KdaGate {
   static constexpr std::string_view name = "kda_gate";
-  struct Spec { DType x; int64_t heads, key_dim, value_dim; };  // x: type of qkv, f, b: f32, bf16
+  struct Spec {
+    DType x;
+    int64_t heads, key_dim, value_dim;
+  };  // x: type of qkv, f, b: f32, bf16
   struct Args {
-    Out q, k;       // [tokens, heads, key_dim] f32
-    Out v;          // [tokens, heads, value_dim] f32
-    Out g;          // [tokens, heads, key_dim] f32, log decay, <= 0
-    Out beta;       // [tokens, heads] f32
-    In qkv;         // [tokens, heads * (2 * key_dim + value_dim)]: all q, then all k, then all v
-    In f;           // [tokens, heads * key_dim]
-    In b;           // [tokens, heads]
-    In a_log;       // [heads] f32
-    In dt_bias;     // [heads * key_dim] f32
+    Out q, k;    // [tokens, heads, key_dim] f32
+    Out v;       // [tokens, heads, value_dim] f32
+    Out g;       // [tokens, heads, key_dim] f32, log decay, <= 0
+    Out beta;    // [tokens, heads] f32
+    In qkv;      // [tokens, heads * (2 * key_dim + value_dim)]: all q, then all k, then all v
+    In f;        // [tokens, heads * key_dim]
+    In b;        // [tokens, heads]
+    In a_log;    // [heads] f32
+    In dt_bias;  // [heads * key_dim] f32
     float lower_bound;
   };
   static void check(const Spec& s, const Args& a) {
@@ -63,15 +66,18 @@ List<KdaGate> kernels(KdaGate, Cpu);
 // bytes (a select). No two sequences of a step share a state.
 struct Kda {
   static constexpr std::string_view name = "kda";
-  struct Spec { int64_t heads, key_dim, value_dim; bool chunked; };
+  struct Spec {
+    int64_t heads, key_dim, value_dim;
+    bool chunked;
+  };
   struct Args {
-    Out o;                        // [tokens, heads, value_dim] f32
-    Out state;                    // [states, heads, key_dim, value_dim] f32
-    Out ring_k, ring_g;           // [states, ring_rows, heads, key_dim] f32; row = position % ring_rows
-    Out ring_u;                   // [states, ring_rows, heads, value_dim] f32
-    In q, k, g;                   // [tokens, heads, key_dim] f32
-    In v;                         // [tokens, heads, value_dim] f32
-    In beta;                      // [tokens, heads] f32
+    Out o;               // [tokens, heads, value_dim] f32
+    Out state;           // [states, heads, key_dim, value_dim] f32
+    Out ring_k, ring_g;  // [states, ring_rows, heads, key_dim] f32; row = position % ring_rows
+    Out ring_u;          // [states, ring_rows, heads, value_dim] f32
+    In q, k, g;          // [tokens, heads, key_dim] f32
+    In v;                // [tokens, heads, value_dim] f32
+    In beta;             // [tokens, heads] f32
     Rows rows;
   };
   static void check(const Spec& s, const Args& a) {
@@ -91,7 +97,8 @@ struct Kda {
   // A sequence reads S once and writes it once a group; a row's products with S.
   static Cost cost(const Spec& s, const Args& a) {
     const double state = static_cast<double>(s.heads * s.key_dim * s.value_dim);
-    return {.bytes = 4 * state * (1.0 + 1.0 / kKdaGroup) * static_cast<double>(a.rows.sequences()), .flops = 4 * state * static_cast<double>(a.rows.tokens())};
+    return {.bytes = 4 * state * (1.0 + 1.0 / kKdaGroup) * static_cast<double>(a.rows.sequences()),
+            .flops = 4 * state * static_cast<double>(a.rows.tokens())};
   }
 };
 List<Kda> kernels(Kda, Ref);
@@ -100,12 +107,15 @@ List<Kda> kernels(Kda, Cpu);
 // The KDA output norm: y[t, h, d] = o[t, h, d] * w[d] / sqrt(mean over d of o^2 + eps) * sigmoid(z[t, h, d]), in f32.
 struct GatedNorm {
   static constexpr std::string_view name = "gated_norm";
-  struct Spec { DType z, y; int64_t heads, dim; };  // f32, bf16
+  struct Spec {
+    DType z, y;
+    int64_t heads, dim;
+  };  // f32, bf16
   struct Args {
-    Out y;    // [tokens, heads, dim]
-    In o;     // [tokens, heads, dim] f32
-    In z;     // [tokens, heads, dim]
-    In w;     // [dim] f32
+    Out y;  // [tokens, heads, dim]
+    In o;   // [tokens, heads, dim] f32
+    In z;   // [tokens, heads, dim]
+    In w;   // [dim] f32
     float eps;
   };
   static void check(const Spec& s, const Args& a) {

@@ -16,8 +16,8 @@ void conform_chunked(const Kda::Spec& spec, Gates gates) {
     EXPECT_EQ(s.folded, 192);
     got.step(kernel(k, d), *m, {{&late, 120}, {&s, 1, true}});  // 29 .. 148: rows to 64, a chunk, rows
     EXPECT_EQ(late.folded, 144);
-    got.step(kernel(k, d), *m, {{&s, 1, true}, {&late, 43}});   // to the grid at 192, with 8 rows waiting
-    got.step(kernel(k, d), *m, {{&late, 64}, {&s, 3}});         // begins on the grid, with 8 rows waiting
+    got.step(kernel(k, d), *m, {{&s, 1, true}, {&late, 43}});  // to the grid at 192, with 8 rows waiting
+    got.step(kernel(k, d), *m, {{&late, 64}, {&s, 3}});        // begins on the grid, with 8 rows waiting
     EXPECT_EQ(late.folded, 256);
     got.step(kernel(k, d), *m, {{&s, 1, true}, {&late, 1, true}});
     if (!before) return before.swap(m);

@@ -159,16 +159,17 @@ class HeadWalk {
 
   const KdaHead& h_;
   KdaScratch x_;
-  int64_t base_;            // first token of the current group
-  int64_t rows_ = 0;        // rows of the current group in scratch
-  int64_t fold_rows_ = 0;   // rows of the group before it that the next pass folds
-  const float* from_;       // S without both; null: zero
+  int64_t base_;           // first token of the current group
+  int64_t rows_ = 0;       // rows of the current group in scratch
+  int64_t fold_rows_ = 0;  // rows of the group before it that the next pass folds
+  const float* from_;      // S without both; null: zero
 };
 
 KdaHead head_of(const Kda::Spec& s, const Kda::Args& a, int64_t sequence, int64_t head) {
   const int32_t* first = a.rows.first_row.as<int32_t>();
   const int64_t row = first[sequence], count = first[sequence + 1] - row, record = a.rows.state.as<int32_t>()[sequence];
-  const int64_t ring_rows = a.ring_k.shape[1], key = row * s.heads * s.key_dim + head * s.key_dim, value = row * s.heads * s.value_dim + head * s.value_dim;
+  const int64_t ring_rows = a.ring_k.shape[1], key = row * s.heads * s.key_dim + head * s.key_dim,
+                value = row * s.heads * s.value_dim + head * s.value_dim;
   const int64_t ring_key = (record * ring_rows * s.heads + head) * s.key_dim;
   KdaHead h{.q = a.q.as<float>() + key,
             .k = a.k.as<float>() + key,

@@ -28,16 +28,16 @@ struct KdaHead {
 
 // One worker's scratch, for a head at a time. Rows are padded to whole vectors, the padding is zero.
 struct KdaScratch {
-  int64_t key_pad, value_pad;  // padded key_dim, value_dim
-  float* k;                    // [kKdaBlock, key_pad] rows of the group
-  float* g;                    // [kKdaBlock, key_pad] their cumulative gates
-  float *weight, *weight_fold; // [kKdaBlock, key_pad] what a fold multiplies u with: e^(G_e - G_s) * k_s
-  float *decay, *decay_fold;   // [key_pad] e^G_e
-  float* a;                    // [2 * kKdaBlock, key_pad] what S is applied to: e^G * k and e^G * q of each row
-  float *u, *u_fold;           // [kKdaBlock, value_pad] rows of the group; of the one before, which waits to be folded
-  float* seen;                 // [2 * kKdaBlock, value_pad] S^T a
-  float* dots;                 // [2, kKdaBlock, kKdaBlock] of k and of q with the group's k
-  float* state;                // [key_dim, value_dim] a fold that is not written
+  int64_t key_pad, value_pad;   // padded key_dim, value_dim
+  float* k;                     // [kKdaBlock, key_pad] rows of the group
+  float* g;                     // [kKdaBlock, key_pad] their cumulative gates
+  float *weight, *weight_fold;  // [kKdaBlock, key_pad] what a fold multiplies u with: e^(G_e - G_s) * k_s
+  float *decay, *decay_fold;    // [key_pad] e^G_e
+  float* a;                     // [2 * kKdaBlock, key_pad] what S is applied to: e^G * k and e^G * q of each row
+  float *u, *u_fold;            // [kKdaBlock, value_pad] rows of the group; of the one before, which waits to be folded
+  float* seen;                  // [2 * kKdaBlock, value_pad] S^T a
+  float* dots;                  // [2, kKdaBlock, kKdaBlock] of k and of q with the group's k
+  float* state;                 // [key_dim, value_dim] a fold that is not written
 
   static int64_t pad(int64_t n) { return round_up(n, 16); }
   static int64_t floats(const Kda::Spec& s) {

@@ -39,8 +39,8 @@ void run_head(const KdaGate::Spec& s, const KdaGate::Args& a, int64_t t, int64_t
   const X* v = qkv + 2 * keys + h * s.value_dim;
   float* to = a.v.as<float>() + head * s.value_dim;
   for (int64_t i = 0; i < s.value_dim; i += kLanes) store(load(v + i, s.value_dim - i), to + i, s.value_dim - i);
-  decay(a.g.as<float>() + head * s.key_dim, a.f.as<X>() + head * s.key_dim, a.dt_bias.as<float>() + h * s.key_dim, s.key_dim,
-        a.a_log.as<float>()[h], a.lower_bound);
+  decay(a.g.as<float>() + head * s.key_dim, a.f.as<X>() + head * s.key_dim, a.dt_bias.as<float>() + h * s.key_dim, s.key_dim, a.a_log.as<float>()[h],
+        a.lower_bound);
   a.beta.as<float>()[head] = first_lane(sigmoid(load(a.b.as<X>() + head, 1)));
 }
 

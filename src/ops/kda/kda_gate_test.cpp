@@ -8,15 +8,20 @@ namespace {
 
 struct Outputs {
   Outputs(const KdaGate::Spec& s, int64_t tokens)
-      : q(DType::f32, {tokens, s.heads, s.key_dim}), k(DType::f32, {tokens, s.heads, s.key_dim}), v(DType::f32, {tokens, s.heads, s.value_dim}),
-        g(DType::f32, {tokens, s.heads, s.key_dim}), beta(DType::f32, {tokens, s.heads}) {}
+      : q(DType::f32, {tokens, s.heads, s.key_dim}),
+        k(DType::f32, {tokens, s.heads, s.key_dim}),
+        v(DType::f32, {tokens, s.heads, s.value_dim}),
+        g(DType::f32, {tokens, s.heads, s.key_dim}),
+        beta(DType::f32, {tokens, s.heads}) {}
   Tensor q, k, v, g, beta;
   std::vector<const Tensor*> all() const { return {&q, &k, &v, &g, &beta}; }
 };
 struct Inputs {
   Inputs(const KdaGate::Spec& s, int64_t tokens)
-      : qkv(random_tensor(s.x, {tokens, s.heads * (2 * s.key_dim + s.value_dim)}, 1)), f(random_tensor(s.x, {tokens, s.heads * s.key_dim}, 2, 4)),
-        b(random_tensor(s.x, {tokens, s.heads}, 3, 2)), a_log(random_tensor(DType::f32, {s.heads}, 4, 0.7f)),
+      : qkv(random_tensor(s.x, {tokens, s.heads * (2 * s.key_dim + s.value_dim)}, 1)),
+        f(random_tensor(s.x, {tokens, s.heads * s.key_dim}, 2, 4)),
+        b(random_tensor(s.x, {tokens, s.heads}, 3, 2)),
+        a_log(random_tensor(DType::f32, {s.heads}, 4, 0.7f)),
         dt_bias(random_tensor(DType::f32, {s.heads * s.key_dim}, 5, 2)) {}
   KdaGate::Args args(const Outputs& o, int64_t row, int64_t count, float lower_bound) const {
     return {o.q, o.k, o.v, o.g, o.beta, qkv.view.rows(row, count), f.view.rows(row, count), b.view.rows(row, count), a_log, dt_bias, lower_bound};
@@ -25,7 +30,8 @@ struct Inputs {
 };
 
 void conform(const KdaGate::Spec& spec, int64_t tokens, float lower_bound) {
-  SCOPED_TRACE(fmt::format("{}, {} tokens, {} heads of {} and {}, bound {}", winnow::name_of(spec.x), tokens, spec.heads, spec.key_dim, spec.value_dim, lower_bound));
+  SCOPED_TRACE(fmt::format("{}, {} tokens, {} heads of {} and {}, bound {}", winnow::name_of(spec.x), tokens, spec.heads, spec.key_dim,
+                           spec.value_dim, lower_bound));
   const Inputs in(spec, tokens);
   const Outputs want(spec, tokens);
   run_reference<KdaGate>(spec, in.args(want, 0, tokens, lower_bound));
@@ -87,7 +93,7 @@ TEST(KdaGate, TheBoundIsAScaleNotAClamp) {
 TEST(KdaGate, WithoutABoundTheDecayIsSoftplus) {
   expect_decay(0, 0, 0, 0, -0.693147);
   expect_decay(0.3f, 0.7f, -1.2f, 0, -1.349859 * 0.474077);
-  expect_decay(0, 25, 0, 0, -25);       // the identity above 20
+  expect_decay(0, 25, 0, 0, -25);  // the identity above 20
   expect_decay(0, 19.5f, 0, 0, -19.5);
   expect_decay(0, -30, 0, 0, -9.3576e-14, 1e-18);
 }

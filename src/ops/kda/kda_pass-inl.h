@@ -28,8 +28,7 @@ template <int I, int J>
 HWY_INLINE void fold_tile(const Pass& p, const KdaScratch& x, int64_t value_dim, int64_t i, int64_t j) {
   Lanes s[I][J];
   for (int r = 0; r < I; ++r)
-    for (int c = 0; c < J; ++c)
-      s[r][c] = p.from ? mul(splat(x.decay_fold[i + r]), load(p.from + (i + r) * value_dim + j + c * kLanes)) : zero();
+    for (int c = 0; c < J; ++c) s[r][c] = p.from ? mul(splat(x.decay_fold[i + r]), load(p.from + (i + r) * value_dim + j + c * kLanes)) : zero();
   const float *w = x.weight_fold + i, *u = x.u_fold + j;
   for (int64_t t = 0; t < p.fold_rows; ++t, w += x.key_pad, u += x.value_pad)
     for (int c = 0; c < J; ++c) {
@@ -102,8 +101,8 @@ inline void apply_part(const float* state, const KdaScratch& x, int64_t value_di
   int64_t r = 0;
   while (r < rows) {
     if (kParts == 1 && r + 8 <= rows) r += apply_columns<8, 2>(state, x, value_dim, r, begin, end);
-    else if (r + 4 <= rows) r += apply_columns<4, kParts == 1 ? 4 : 1>(state, x, value_dim, r, begin, end);
-    else r += apply_columns<2, kParts == 1 ? 4 : 2>(state, x, value_dim, r, begin, end);
+    else if (r + 4 <= rows) r += apply_columns < 4, kParts == 1 ? 4 : 1 > (state, x, value_dim, r, begin, end);
+    else r += apply_columns < 2, kParts == 1 ? 4 : 2 > (state, x, value_dim, r, begin, end);
   }
 }
 

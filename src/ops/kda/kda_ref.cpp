@@ -13,7 +13,12 @@ namespace {
 class Head {
  public:
   Head(const Kda::Spec& s, const Kda::Args& a, int64_t sequence, int64_t head)
-      : s_(s), a_(a), head_(head), state_(a.rows.state.as<int32_t>()[sequence]), S_(static_cast<size_t>(s.key_dim * s.value_dim)), G_(static_cast<size_t>(s.key_dim)) {
+      : s_(s),
+        a_(a),
+        head_(head),
+        state_(a.rows.state.as<int32_t>()[sequence]),
+        S_(static_cast<size_t>(s.key_dim * s.value_dim)),
+        G_(static_cast<size_t>(s.key_dim)) {
     const int32_t* first = a.rows.first_row.as<int32_t>();
     first_row_ = first[sequence];
     count_ = first[sequence + 1] - first_row_;

@@ -161,6 +161,5 @@ TEST(Kda, NoRows) {
   });
 }
 
-
 }  // namespace
 }  // namespace winnow::ops::test

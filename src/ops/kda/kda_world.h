@@ -19,7 +19,9 @@ struct Sequence {
   Gates gates = Gates::any;
 };
 
-struct Token { std::vector<float> q, k, g, v, beta; };
+struct Token {
+  std::vector<float> q, k, g, v, beta;
+};
 
 inline float draw_gate(std::mt19937_64& rng, Gates gates) {
   std::uniform_real_distribution<float> unit(0, 1);
@@ -43,7 +45,11 @@ inline Token token_of(const Kda::Spec& s, const Sequence& sequence, int64_t t) {
     to.resize(static_cast<size_t>(s.heads * s.key_dim));
     for (int64_t h = 0; h < s.heads; ++h) {
       float squares = 1e-6f;
-      for (int64_t i = 0; i < s.key_dim; ++i) { const float v = normal(rng); to[h * s.key_dim + i] = v; squares += v * v; }
+      for (int64_t i = 0; i < s.key_dim; ++i) {
+        const float v = normal(rng);
+        to[h * s.key_dim + i] = v;
+        squares += v * v;
+      }
       for (int64_t i = 0; i < s.key_dim; ++i) to[h * s.key_dim + i] *= scale / std::sqrt(squares);
     }
   };
@@ -134,7 +140,16 @@ inline Tensor run_step(const Kda::Spec& s, const RunKda& run, const Memory& m, c
                tdecode = tensor_of<int32_t>({N}, decode), tposition = tensor_of<int64_t>({T}, position), tfolded = tensor_of<int64_t>({N}, folded),
                pages(DType::i32, {N, 1});
   Tensor o(DType::f32, {T, s.heads, s.value_dim});
-  run(s, {.o = o, .state = m.state, .ring_k = m.ring_k, .ring_g = m.ring_g, .ring_u = m.ring_u, .q = tq, .k = tk, .g = tg, .v = tv, .beta = tbeta,
+  run(s, {.o = o,
+          .state = m.state,
+          .ring_k = m.ring_k,
+          .ring_g = m.ring_g,
+          .ring_u = m.ring_u,
+          .q = tq,
+          .k = tk,
+          .g = tg,
+          .v = tv,
+          .beta = tbeta,
           .rows = {tfirst, tsequence, tposition, tposition, pages, tstate, tfolded, tdecode, 64}});
   for (const Tensor* t : {&std::as_const(o), &m.state, &m.ring_k, &m.ring_g, &m.ring_u}) EXPECT_TRUE(t->canaries_intact());
   for (const Piece& p : pieces) {

@@ -8,7 +8,10 @@ namespace winnow::ops {
 
 struct LatentWrite {
   static constexpr std::string_view name = "latent_write";
-  struct Spec { DType x, pages; int64_t dim; };  // f32, bf16
+  struct Spec {
+    DType x, pages;
+    int64_t dim;
+  };  // f32, bf16
   struct Args {
     Out pages;  // [pages, page_tokens, dim]
     In x;       // [tokens, dim]

@@ -7,8 +7,8 @@ namespace {
 
 // The last token page edge and the first row of the next page, a page in the middle of a sequence, a wider page stride.
 void conform(DType x_type, DType pages_type, int64_t dim, int64_t page_tokens, int64_t padding) {
-  SCOPED_TRACE(fmt::format("{} -> {}, dim {}, {} tokens a page, {} elements between pages", winnow::name_of(x_type),
-                           winnow::name_of(pages_type), dim, page_tokens, padding));
+  SCOPED_TRACE(fmt::format("{} -> {}, dim {}, {} tokens a page, {} elements between pages", winnow::name_of(x_type), winnow::name_of(pages_type), dim,
+                           page_tokens, padding));
   StepRows step({{0, page_tokens - 2, 5}, {1, 0, 1}, {2, 3 * page_tokens - 1, 2}}, page_tokens);
   const int64_t tokens = step.rows.tokens(), stride = page_tokens * dim + padding;
   const LatentWrite::Spec spec{x_type, pages_type, dim};

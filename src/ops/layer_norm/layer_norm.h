@@ -7,11 +7,14 @@ namespace winnow::ops {
 
 struct LayerNorm {
   static constexpr std::string_view name = "layer_norm";
-  struct Spec { DType x, y; int64_t hidden; };  // f32, bf16
+  struct Spec {
+    DType x, y;
+    int64_t hidden;
+  };  // f32, bf16
   struct Args {
-    Out y;      // [tokens, hidden]
-    In x;       // [tokens, hidden]
-    In w, b;    // [hidden] f32
+    Out y;    // [tokens, hidden]
+    In x;     // [tokens, hidden]
+    In w, b;  // [hidden] f32
     float eps;
   };
   static void check(const Spec& s, const Args& a) {

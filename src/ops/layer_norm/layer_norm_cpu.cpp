@@ -14,7 +14,9 @@ namespace {
 
 // x - mean over the first n lanes, zero beyond.
 template <class X>
-Lanes centred(const X* x, int64_t n, const Lanes& mean) { return first(sub(load(x, n), mean), n, zero()); }
+Lanes centred(const X* x, int64_t n, const Lanes& mean) {
+  return first(sub(load(x, n), mean), n, zero());
+}
 
 template <class X, class Y>
 void norm_row(Y* y, const X* x, const float* w, const float* b, int64_t n, float eps) {

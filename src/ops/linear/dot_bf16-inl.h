@@ -39,7 +39,8 @@ inline void dot_tile(const Bf16* const (&x)[R], const Bf16* const (&w)[O], int64
 }
 
 template <class Hw, int R>
-inline void dot_rows(const RowsIn& x, int64_t t, const Bf16* const (&w)[kDotOuts], int64_t k, const float* scale, float (&sums)[kDotRows][16], int at) {
+inline void dot_rows(const RowsIn& x, int64_t t, const Bf16* const (&w)[kDotOuts], int64_t k, const float* scale, float (&sums)[kDotRows][16],
+                     int at) {
   const Bf16* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = reinterpret_cast<const Bf16*>(x.row(t + r));
   dot_tile<Hw, R, kDotOuts>(rows, w, k, scale, reinterpret_cast<float(&)[R][16]>(sums), at);

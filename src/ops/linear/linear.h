@@ -12,7 +12,10 @@ namespace winnow::ops {
 
 struct Linear {
   static constexpr std::string_view name = "linear";
-  struct Spec { DType w, x, y; int64_t n, k; };  // w: f32, bf16, e4m3; x, y: f32, bf16
+  struct Spec {
+    DType w, x, y;
+    int64_t n, k;
+  };  // w: f32, bf16, e4m3; x, y: f32, bf16
   struct Args {
     Out y;     // [tokens, n], rows may be strided
     In x;      // [tokens, k], rows may be strided
@@ -36,11 +39,14 @@ List<Linear> kernels(Linear, Cpu);
 // Absorbs kv_b into queries (w = W_k transposed) and expands latents into values (w = W_v).
 struct HeadLinear {
   static constexpr std::string_view name = "head_linear";
-  struct Spec { DType w, x, y; int64_t heads, n, k; };  // w, x, y: f32, bf16
+  struct Spec {
+    DType w, x, y;
+    int64_t heads, n, k;
+  };  // w, x, y: f32, bf16
   struct Args {
-    Out y;   // [tokens, heads, n]
-    In x;    // [tokens, heads, k]
-    In w;    // [heads, n, k]
+    Out y;  // [tokens, heads, n]
+    In x;   // [tokens, heads, k]
+    In w;   // [heads, n, k]
   };
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};

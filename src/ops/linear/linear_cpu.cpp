@@ -7,7 +7,9 @@ namespace winnow::ops {
 namespace {
 
 template <const Product& product>
-int64_t scratch_bytes(const auto& s, const Limits& l) { return l.workers * product.scratch_bytes(s.k); }
+int64_t scratch_bytes(const auto& s, const Limits& l) {
+  return l.workers * product.scratch_bytes(s.k);
+}
 
 template <const Product& product>
 void linear(Queue& q, Scratch c, const Linear::Spec& s, const Linear::Args& a) {

@@ -170,7 +170,8 @@ TEST(Linear, TheForcedKernelRunsAndTheBoundOnTheSetHolds) {
 }
 
 void conform_heads(HeadLinear::Spec s, int64_t tokens) {
-  SCOPED_TRACE(fmt::format("w {} x {} y {}, {} x {} x {} x {}", winnow::name_of(s.w), winnow::name_of(s.x), winnow::name_of(s.y), tokens, s.heads, s.n, s.k));
+  SCOPED_TRACE(
+      fmt::format("w {} x {} y {}, {} x {} x {} x {}", winnow::name_of(s.w), winnow::name_of(s.x), winnow::name_of(s.y), tokens, s.heads, s.n, s.k));
   const Tensor w = random_tensor(s.w, {s.heads, s.n, s.k}, 3), x = random_tensor(s.x, {tokens, s.heads, s.k}, 1);
   const Tensor want(s.y, {tokens, s.heads, s.n});
   run_reference<HeadLinear>(s, {want, x, w});

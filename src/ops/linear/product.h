@@ -27,12 +27,14 @@ struct RowsOut {
   int64_t stride_bytes;
   int64_t first_row = 0, first_out = 0;
   template <class T>
-  T* at(int64_t t, int64_t i) const { return reinterpret_cast<T*>(data + (t - first_row) * stride_bytes) + (i - first_out); }
+  T* at(int64_t t, int64_t i) const {
+    return reinterpret_cast<T*>(data + (t - first_row) * stride_bytes) + (i - first_out);
+  }
 };
 inline RowsIn rows_of(In v) { return {v.data, v.dtype, bytes_of(v.dtype, v.stride[0])}; }
 inline RowsOut rows_of(Out v) { return {v.data, v.dtype, bytes_of(v.dtype, v.stride[0])}; }
 
-inline constexpr int64_t kOutUnit = 16;   // outputs are split between workers in units of this many
+inline constexpr int64_t kOutUnit = 16;    // outputs are split between workers in units of this many
 inline constexpr int64_t kDirectRows = 4;  // so few rows are split over workers by outputs only
 
 struct Product {
@@ -57,12 +59,17 @@ inline Grid choose_grid(int64_t workers, int64_t rows, int64_t outs) {
     const double tile_rows = static_cast<double>(ceil_div(rows, g.row_parts));
     const double tile_outs = static_cast<double>(ceil_div(ceil_div(outs, kOutUnit), g.out_parts) * kOutUnit);
     const double cost = tile_rows * tile_outs + 8 * tile_outs + 4 * tile_rows;
-    if (r == 1 || cost < best_cost) { best = g; best_cost = cost; }
+    if (r == 1 || cost < best_cost) {
+      best = g;
+      best_cost = cost;
+    }
   }
   return best;
 }
 // Part p of n items cut into `parts` at multiples of `unit`.
-struct Range { int64_t begin, end; };
+struct Range {
+  int64_t begin, end;
+};
 inline Range part_of(int64_t n, int64_t unit, int64_t parts, int64_t p) {
   const int64_t units = ceil_div(n, unit);
   return {std::min(n, units * p / parts * unit), std::min(n, units * (p + 1) / parts * unit)};

@@ -17,41 +17,50 @@ namespace {
 #include "ops/linear/tiles_bf16-inl.h"
 
 struct DotInstruction {
-  static __m512 dot(__m512 acc, __m512i a, __m512i b) {
-    return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
-  }
+  static __m512 dot(__m512 acc, __m512i a, __m512i b) { return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b)); }
 };
 
 // Tile numbers are part of the instruction, hence literals. The intrinsics do not say that they read and write memory.
 struct TileInstructions {
   static void begin() {
-    struct alignas(64) { uint8_t palette = 1, start_row = 0, reserved[14] = {}; uint16_t bytes[16] = {}; uint8_t rows[16] = {}; } config;
-    for (int i = 0; i < 8; ++i) { config.bytes[i] = 64; config.rows[i] = 16; }
+    struct alignas(64) {
+      uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      uint16_t bytes[16] = {};
+      uint8_t rows[16] = {};
+    } config;
+    for (int i = 0; i < 8; ++i) {
+      config.bytes[i] = 64;
+      config.rows[i] = 16;
+    }
     fence();
     _tile_loadconfig(&config);
   }
   static void end() { _tile_release(); }
   static void fence() { asm volatile("" ::: "memory"); }
-  template <int tile> static void zero() {
+  template <int tile>
+  static void zero() {
     if constexpr (tile == 0) _tile_zero(0);
     else if constexpr (tile == 1) _tile_zero(1);
     else if constexpr (tile == 2) _tile_zero(2);
     else _tile_zero(3);
   }
-  template <int tile> static void load(const void* p, int64_t stride_bytes) {
+  template <int tile>
+  static void load(const void* p, int64_t stride_bytes) {
     fence();
     if constexpr (tile == 4) _tile_loadd(4, p, stride_bytes);
     else if constexpr (tile == 5) _tile_loadd(5, p, stride_bytes);
     else if constexpr (tile == 6) _tile_loadd(6, p, stride_bytes);
     else _tile_loadd(7, p, stride_bytes);
   }
-  template <int sum, int w, int x> static void multiply() {
+  template <int sum, int w, int x>
+  static void multiply() {
     if constexpr (sum == 0) _tile_dpbf16ps(0, 4, 6);
     else if constexpr (sum == 1) _tile_dpbf16ps(1, 4, 7);
     else if constexpr (sum == 2) _tile_dpbf16ps(2, 5, 6);
     else _tile_dpbf16ps(3, 5, 7);
   }
-  template <int tile> static void store(float* p) {
+  template <int tile>
+  static void store(float* p) {
     if constexpr (tile == 0) _tile_stored(0, p, 64);
     else if constexpr (tile == 1) _tile_stored(1, p, 64);
     else if constexpr (tile == 2) _tile_stored(2, p, 64);

@@ -39,13 +39,21 @@ struct ObviousTiles {
   inline static bool configured = false;
   static void begin() { configured = true; }
   static void end() { configured = false; }
-  template <int tile> static void zero() { std::memset(tiles[tile], 0, 1024); }
-  template <int tile> static void load(const void* p, int64_t stride_bytes) {
+  template <int tile>
+  static void zero() {
+    std::memset(tiles[tile], 0, 1024);
+  }
+  template <int tile>
+  static void load(const void* p, int64_t stride_bytes) {
     check(configured, "tiles used without a configuration");
     for (int r = 0; r < 16; ++r) std::memcpy(tiles[tile][r], static_cast<const std::byte*>(p) + r * stride_bytes, 64);
   }
-  template <int tile> static void store(float* p) { std::memcpy(p, tiles[tile], 1024); }
-  template <int sum, int w, int x> static void multiply() {
+  template <int tile>
+  static void store(float* p) {
+    std::memcpy(p, tiles[tile], 1024);
+  }
+  template <int sum, int w, int x>
+  static void multiply() {
     for (int m = 0; m < 16; ++m)
       for (int k = 0; k < 16; ++k)
         for (int n = 0; n < 16; ++n) {

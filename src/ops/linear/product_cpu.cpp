@@ -26,9 +26,7 @@ struct ProductScratch {
   float* weights;       // [kGroupOuts, kPanelColumns]
   float* accumulators;  // [kBlockRows, kPanelOuts, 16]
 };
-int64_t product_scratch_bytes(int64_t k) {
-  return 4 * (kBlockRows * round_up(k, 16) + kGroupOuts * kPanelColumns + kBlockRows * kPanelOuts * 16);
-}
+int64_t product_scratch_bytes(int64_t k) { return 4 * (kBlockRows * round_up(k, 16) + kGroupOuts * kPanelColumns + kBlockRows * kPanelOuts * 16); }
 ProductScratch product_scratch(std::byte* base, int64_t k) {
   float* rows = reinterpret_cast<float*>(base);
   float* weights = rows + kBlockRows * round_up(k, 16);
@@ -41,8 +39,14 @@ constexpr int kTileOuts = kParts == 1 ? 4 : 2;
 // A weight is its stored value times a scale: f32 and bf16 have none. The scale of e4m3 contains the power of two that
 // load_scaled leaves out, so value times scale is rounded once, as the contract has it.
 struct NoScale {};
-template <class W> HWY_INLINE Lanes load_weight(const W* p, NoScale) { return load(p); }
-template <class W> HWY_INLINE Lanes load_weight(const W* p, int64_t n, NoScale) { return load(p, n); }
+template <class W>
+HWY_INLINE Lanes load_weight(const W* p, NoScale) {
+  return load(p);
+}
+template <class W>
+HWY_INLINE Lanes load_weight(const W* p, int64_t n, NoScale) {
+  return load(p, n);
+}
 HWY_INLINE Lanes load_weight(const E4m3* p, const Lanes& scale) { return mul(load_scaled(p), scale); }
 HWY_INLINE Lanes load_weight(const E4m3* p, int64_t n, const Lanes& scale) {
   if (n >= kLanes) return load_weight(p, scale);
@@ -52,8 +56,13 @@ HWY_INLINE Lanes load_weight(const E4m3* p, int64_t n, const Lanes& scale) {
 }
 
 // Weights p[0 .. 16) and p[16 .. 32). One wide step unpacks 32 codes of e4m3.
-struct Pair { Lanes a, b; };
-template <class W> HWY_INLINE Pair load_pair(const W* p, NoScale) { return {load(p), load(p + kLanes)}; }
+struct Pair {
+  Lanes a, b;
+};
+template <class W>
+HWY_INLINE Pair load_pair(const W* p, NoScale) {
+  return {load(p), load(p + kLanes)};
+}
 HWY_INLINE Pair load_pair(const E4m3* p, const Lanes& scale) {
   const hn::CappedTag<int16_t, 2 * kPartLanes> d16;
   const hn::Rebind<int8_t, decltype(d16)> d8;
@@ -74,7 +83,8 @@ HWY_INLINE Pair load_pair(const E4m3* p, const Lanes& scale) {
   return r;
 }
 
-template <class W> struct Weights {
+template <class W>
+struct Weights {
   static constexpr bool kScaled = std::is_same_v<W, E4m3>;
   const W* data;
   int64_t k;
@@ -132,9 +142,7 @@ HWY_INLINE Part fold_blocks(Part a, Part b, Part c, Part d) {
   return hn::Add(hn::OddEven(s, r), hn::Shuffle2301(hn::OddEven(r, s)));  // lanes i and i + 1
 }
 // Blocks 2i and 2i + 1 of a and of b, added: a, b, a, b, ...
-HWY_INLINE Part fold_pairs(Part a, Part b) {
-  return hn::Add(hn::OddEvenBlocks(b, a), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(a, b)));
-}
+HWY_INLINE Part fold_pairs(Part a, Part b) { return hn::Add(hn::OddEvenBlocks(b, a), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(a, b))); }
 // sums[i] = the fold of the 16 lanes of sum i, as sum(Lanes) adds them, i < 16. A tile's kTileOuts sums lie together,
 // tiles are `stride` floats apart.
 HWY_INLINE Lanes fold_16(const float* lanes, int64_t stride) {
@@ -160,7 +168,8 @@ HWY_INLINE Lanes fold_16(const float* lanes, int64_t stride) {
 
 // Adds columns [begin, end) of R rows times O weight rows into `acc`.
 template <int R, int O, class W, class Scale>
-HWY_INLINE void add_columns(Lanes (&acc)[R][O], const float* x, int64_t x_stride, const W* const (&w)[O], const Scale (&scale)[O], int64_t begin, int64_t end) {
+HWY_INLINE void add_columns(Lanes (&acc)[R][O], const float* x, int64_t x_stride, const W* const (&w)[O], const Scale (&scale)[O], int64_t begin,
+                            int64_t end) {
   int64_t j = begin;
   for (; j + 2 * kLanes <= end; j += 2 * kLanes) {
     for (int o = 0; o < O; ++o) {
@@ -277,7 +286,8 @@ void widen(const Weights<W>& w, const Panel& p, float* to) {
     if (o >= p.outs) clear_row<kTileOuts>(p.columns, at);
     else
       for (int64_t j = 0; j < p.columns; j += step)
-        spread_row<kTileOuts>(w.row(p.first + o) + p.column + j, std::min(step, p.columns - j), at + j * kTileOuts, w.scale_at(p.first + o, p.column + j));
+        spread_row<kTileOuts>(w.row(p.first + o) + p.column + j, std::min(step, p.columns - j), at + j * kTileOuts,
+                              w.scale_at(p.first + o, p.column + j));
   }
 }
 // Rows of a block as f32, [row / R, column / 16, row % R, 16], rows of zeros up to a whole tile.
@@ -366,8 +376,12 @@ void product(const ProductScratch& c, const RowsIn& x, int64_t t0, int64_t t1, c
   switch (t1 - t0 <= kDirect ? t1 - t0 : 0) {
     case 1: return direct<1>(c, x, t0, w, begin, end, y);
     case 2: return direct<2>(c, x, t0, w, begin, end, y);
-    case 3: if constexpr (kDirect > 2) return direct<3>(c, x, t0, w, begin, end, y); break;
-    case 4: if constexpr (kDirect > 2) return direct<4>(c, x, t0, w, begin, end, y); break;
+    case 3:
+      if constexpr (kDirect > 2) return direct<3>(c, x, t0, w, begin, end, y);
+      break;
+    case 4:
+      if constexpr (kDirect > 2) return direct<4>(c, x, t0, w, begin, end, y);
+      break;
     default: return panels(c, x, t0, t1, w, begin, end, y);
   }
 }

@@ -64,11 +64,17 @@ void multiply_tiles(const void* w0, const void* w1, int64_t w_stride, const Bf16
 }
 template <class Hw>
 void clear_sums() {
-  Hw::template zero<0>(); Hw::template zero<1>(); Hw::template zero<2>(); Hw::template zero<3>();
+  Hw::template zero<0>();
+  Hw::template zero<1>();
+  Hw::template zero<2>();
+  Hw::template zero<3>();
 }
 template <class Hw>
 void store_sums(float* to) {
-  Hw::template store<0>(to); Hw::template store<1>(to + 256); Hw::template store<2>(to + 512); Hw::template store<3>(to + 768);
+  Hw::template store<0>(to);
+  Hw::template store<1>(to + 256);
+  Hw::template store<2>(to + 512);
+  Hw::template store<3>(to + 768);
 }
 
 // A tile [outputs, rows] into y; outputs [i, i + outs), rows [t, t + rows).

@@ -18,16 +18,20 @@ namespace winnow::ops {
 //   y      = u * norm_w / sqrt(mean(u^2) + norm_eps)               the sublayer's norm, from the unrounded u
 struct MhcPre {
   static constexpr std::string_view name = "mhc_pre";
-  struct Spec { DType x, fn, y; int64_t streams, hidden; int iterations; };  // x, y: f32, bf16; fn: f32, bf16; 1 <= streams <= 8
+  struct Spec {
+    DType x, fn, y;
+    int64_t streams, hidden;
+    int iterations;
+  };  // x, y: f32, bf16; fn: f32, bf16; 1 <= streams <= 8
   struct Args {
-    Out y;        // [tokens, hidden]
-    Out post;     // [tokens, streams] f32
-    Out comb;     // [tokens, streams, streams] f32
-    In x;         // [tokens, streams, hidden]
-    In fn;        // [(2 + streams) * streams, streams * hidden]
-    In base;      // [(2 + streams) * streams] f32
-    In scale;     // [3] f32
-    In norm_w;    // [hidden] f32
+    Out y;      // [tokens, hidden]
+    Out post;   // [tokens, streams] f32
+    Out comb;   // [tokens, streams, streams] f32
+    In x;       // [tokens, streams, hidden]
+    In fn;      // [(2 + streams) * streams, streams * hidden]
+    In base;    // [(2 + streams) * streams] f32
+    In scale;   // [3] f32
+    In norm_w;  // [hidden] f32
     float norm_eps, hc_eps;
   };
   static void check(const Spec& s, const Args& a) {
@@ -54,12 +58,15 @@ List<MhcPre> kernels(MhcPre, Cpu);
 // (comb is applied transposed). f32 sums in the order written, rounded once.
 struct MhcPost {
   static constexpr std::string_view name = "mhc_post";
-  struct Spec { DType x, y; int64_t streams, hidden; };  // f32, bf16; 1 <= streams <= 8
+  struct Spec {
+    DType x, y;
+    int64_t streams, hidden;
+  };  // f32, bf16; 1 <= streams <= 8
   struct Args {
-    Out x;      // [tokens, streams, hidden], read and written
-    In y;       // [tokens, hidden]
-    In post;    // [tokens, streams] f32
-    In comb;    // [tokens, streams, streams] f32
+    Out x;    // [tokens, streams, hidden], read and written
+    In y;     // [tokens, hidden]
+    In post;  // [tokens, streams] f32
+    In comb;  // [tokens, streams, streams] f32
   };
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
@@ -75,12 +82,15 @@ List<MhcPost> kernels(MhcPost, Cpu);
 // After the last layer, for chosen rows: u = mean over streams of x[rows[r]]; y[r] = u * w / sqrt(mean(u^2) + eps).
 struct MhcHead {
   static constexpr std::string_view name = "mhc_head";
-  struct Spec { DType x, y; int64_t streams, hidden; };  // f32, bf16
+  struct Spec {
+    DType x, y;
+    int64_t streams, hidden;
+  };  // f32, bf16
   struct Args {
-    Out y;      // [chosen, hidden]
-    In x;       // [tokens, streams, hidden]
-    In rows;    // [chosen] int32: rows of x
-    In w;       // [hidden] f32
+    Out y;    // [chosen, hidden]
+    In x;     // [tokens, streams, hidden]
+    In rows;  // [chosen] int32: rows of x
+    In w;     // [hidden] f32
     float eps;
   };
   static void check(const Spec& s, const Args& a) {

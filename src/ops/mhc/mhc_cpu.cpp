@@ -126,8 +126,7 @@ void coefficients(const MhcPre::Spec& s, const MhcPre::Args& a, const float* sum
   for (int64_t g = 0; g < segments(s); ++g)
     for (int64_t r = 0; r <= m; ++r) total[r] += sums[(g * tokens + t) * (m + 1) + r];
   const float scale = 1.0f / std::sqrt(total[m] / static_cast<float>(n * s.hidden) + a.norm_eps);
-  for (int64_t r = 0; r < m; ++r)
-    total[r] = total[r] * scale * a.scale.as<float>()[r < n ? 0 : r < 2 * n ? 1 : 2] + a.base.as<float>()[r];
+  for (int64_t r = 0; r < m; ++r) total[r] = total[r] * scale * a.scale.as<float>()[r < n ? 0 : r < 2 * n ? 1 : 2] + a.base.as<float>()[r];
   float gates[2 * kMaxStreams];
   for (int64_t i = 0; i < 2 * n; i += kLanes) store(sigmoid(load(total + i, 2 * n - i)), gates + i, 2 * n - i);
   for (int64_t i = 0; i < n; ++i) pre[i] = gates[i] + a.hc_eps;
@@ -256,9 +255,14 @@ int64_t head_scratch(const MhcHead::Spec& s, const Limits& l) { return 4 * l.wor
 }  // namespace
 
 List<MhcPre> kernels(MhcPre, Cpu) {
-  static constexpr Kernel<MhcPre> list[] = {
-      {.name = "mhc_pre.cpu_avx512", .why_not = needs<Isa::avx512, MhcPre, pre_why_not>, .scratch_bytes = N_AVX3::mhc_pre_scratch, .run = N_AVX3::mhc_pre},
-      {.name = "mhc_pre.cpu_avx2", .why_not = needs<Isa::avx2, MhcPre, pre_why_not>, .scratch_bytes = N_AVX2::mhc_pre_scratch, .run = N_AVX2::mhc_pre}};
+  static constexpr Kernel<MhcPre> list[] = {{.name = "mhc_pre.cpu_avx512",
+                                             .why_not = needs<Isa::avx512, MhcPre, pre_why_not>,
+                                             .scratch_bytes = N_AVX3::mhc_pre_scratch,
+                                             .run = N_AVX3::mhc_pre},
+                                            {.name = "mhc_pre.cpu_avx2",
+                                             .why_not = needs<Isa::avx2, MhcPre, pre_why_not>,
+                                             .scratch_bytes = N_AVX2::mhc_pre_scratch,
+                                             .run = N_AVX2::mhc_pre}};
   return list;
 }
 List<MhcPost> kernels(MhcPost, Cpu) {

@@ -17,8 +17,10 @@ struct PreOutputs {
 };
 struct PreInputs {
   PreInputs(const MhcPre::Spec& s, int64_t tokens)
-      : x(random_tensor(s.x, {tokens, s.streams, s.hidden}, 1, 2)), base(random_tensor(DType::f32, {m(s)}, 3)),
-        scale(tensor_of<float>({3}, {0.7f, -1.1f, 1.3f})), norm_w(random_tensor(DType::f32, {s.hidden}, 4)),
+      : x(random_tensor(s.x, {tokens, s.streams, s.hidden}, 1, 2)),
+        base(random_tensor(DType::f32, {m(s)}, 3)),
+        scale(tensor_of<float>({3}, {0.7f, -1.1f, 1.3f})),
+        norm_w(random_tensor(DType::f32, {s.hidden}, 4)),
         // Products of order one, whatever the width.
         fn(random_tensor(s.fn, {m(s), s.streams * s.hidden}, 2, 1 / std::sqrt(static_cast<float>(s.streams * s.hidden)))) {}
   static int64_t m(const MhcPre::Spec& s) { return (2 + s.streams) * s.streams; }
@@ -91,10 +93,10 @@ void expect_sinkhorn(int iterations, const std::vector<float>& want) {
 }
 
 TEST(MhcPre, WorkedSinkhorn) {
-  expect_sinkhorn(1, {.463583f, .148403f, .430688f, .125798f, .093870f, .603560f, .237058f, .069241f,
-                      .400302f, .211276f, .225568f, .179094f, .042244f, .036760f, .106683f, .625866f});
-  expect_sinkhorn(20, {.416004f, .127260f, .372560f, .084175f, .098729f, .606622f, .240345f, .054303f,
-                       .419963f, .211814f, .228121f, .140102f, .065303f, .054303f, .158974f, .721419f});
+  expect_sinkhorn(1, {.463583f, .148403f, .430688f, .125798f, .093870f, .603560f, .237058f, .069241f, .400302f, .211276f, .225568f, .179094f,
+                      .042244f, .036760f, .106683f, .625866f});
+  expect_sinkhorn(20, {.416004f, .127260f, .372560f, .084175f, .098729f, .606622f, .240345f, .054303f, .419963f, .211814f, .228121f, .140102f,
+                       .065303f, .054303f, .158974f, .721419f});
 }
 
 // One stream of (3, 4) and fn rows that pick one input each: by hand, m = (3, 4, 0) / sqrt(12.5).
@@ -172,7 +174,8 @@ void conform(const MhcPost::Spec& spec, int64_t tokens) {
 TEST(MhcPost, Conformance) {
   for (DType x : {DType::f32, DType::bf16})
     for (DType y : {DType::f32, DType::bf16})
-      for (auto [streams, hidden] : {std::pair{1, 1}, {2, 16}, {3, 33}, {4, 513}, {4, 1030}, {8, 17}}) conform(MhcPost::Spec{x, y, streams, hidden}, 5);
+      for (auto [streams, hidden] : {std::pair{1, 1}, {2, 16}, {3, 33}, {4, 513}, {4, 1030}, {8, 17}})
+        conform(MhcPost::Spec{x, y, streams, hidden}, 5);
   conform(MhcPost::Spec{DType::f32, DType::f32, 4, 32}, 0);
 }
 
@@ -215,7 +218,8 @@ void conform(const MhcHead::Spec& spec, const std::vector<int32_t>& chosen) {
 TEST(MhcHead, Conformance) {
   for (DType x : {DType::f32, DType::bf16})
     for (DType y : {DType::f32, DType::bf16})
-      for (auto [streams, hidden] : {std::pair{1, 1}, {3, 33}, {4, 64}, {4, 250}, {8, 17}}) conform(MhcHead::Spec{x, y, streams, hidden}, {4, 0, 0, 3});
+      for (auto [streams, hidden] : {std::pair{1, 1}, {3, 33}, {4, 64}, {4, 250}, {8, 17}})
+        conform(MhcHead::Spec{x, y, streams, hidden}, {4, 0, 0, 3});
   conform(MhcHead::Spec{DType::f32, DType::f32, 4, 32}, {});
 }
 
@@ -242,9 +246,8 @@ TEST(MhcHeadDeathTest, AChosenRowOutsideTheStep) {
   const Tensor x = random_tensor(DType::f32, {2, 2, 2}, 1), w = random_tensor(DType::f32, {2}, 2), y(DType::f32, {1, 2});
   for (int32_t row : {-1, 2}) {
     const Tensor rows = tensor_of<int32_t>({1}, {row});
-    for_each_kernel<MhcHead>(spec, [&](const Kernel<MhcHead>& k, device::Device& d) {
-      EXPECT_DEATH(run_kernel(k, d, spec, {y, x, rows, w, 0}), "outside the step");
-    });
+    for_each_kernel<MhcHead>(
+        spec, [&](const Kernel<MhcHead>& k, device::Device& d) { EXPECT_DEATH(run_kernel(k, d, spec, {y, x, rows, w, 0}), "outside the step"); });
   }
 }
 

@@ -12,14 +12,17 @@ namespace winnow::ops {
 struct SparseMla {
   static constexpr std::string_view name = "sparse_mla";
   static constexpr int64_t kSegment = 64;
-  struct Spec { DType q, latent, y; int64_t heads, dim; };  // f32, bf16; dim = kv_lora_rank (+ rope)
+  struct Spec {
+    DType q, latent, y;
+    int64_t heads, dim;
+  };  // f32, bf16; dim = kv_lora_rank (+ rope)
   struct Args {
-    Out y;          // [tokens, heads, dim]
-    In q;           // [tokens, heads, dim], absorbed
-    In pages;       // [pages, page_tokens, dim]
-    In selected;    // [tokens, width] int32 token positions, ascending, -1 beyond count
-    In count;       // [tokens] int32
-    float scale;    // (nope + rope head dim)^-1/2, the dim before absorption
+    Out y;        // [tokens, heads, dim]
+    In q;         // [tokens, heads, dim], absorbed
+    In pages;     // [pages, page_tokens, dim]
+    In selected;  // [tokens, width] int32 token positions, ascending, -1 beyond count
+    In count;     // [tokens] int32
+    float scale;  // (nope + rope head dim)^-1/2, the dim before absorption
     Rows rows;
   };
   static void check(const Spec& s, const Args& a) {

@@ -27,8 +27,14 @@ constexpr int64_t kSlotsPerWorker = 8;  // partial results in scratch: more woul
 struct Sizes {  // in floats; a partial result is m[16], l[16], a[16][width]
   int64_t heads, dim, width, groups, group_q, partial, block, weights;
   explicit Sizes(const SparseMla::Spec& s)
-      : heads(s.heads), dim(s.dim), width(round_up(s.dim, kLanes)), groups(ceil_div(s.heads, kLanes)), group_q(s.dim * kLanes),
-        partial((2 + width) * kLanes), block(kBlockRows * width), weights(kBlockRows * kLanes) {}
+      : heads(s.heads),
+        dim(s.dim),
+        width(round_up(s.dim, kLanes)),
+        groups(ceil_div(s.heads, kLanes)),
+        group_q(s.dim * kLanes),
+        partial((2 + width) * kLanes),
+        block(kBlockRows * width),
+        weights(kBlockRows * kLanes) {}
   int64_t worker() const { return block + weights + groups * (group_q + partial) + partial; }
 };
 
@@ -180,7 +186,10 @@ void split_over_heads(Queue& queue, Scratch scratch, const SparseMla::Args& a, c
 }
 
 // A stretch of the segments of one group of heads of one row whose partial results lie in adjacent slots.
-struct Stretch { int64_t t, group, first, count, slot; bool last; };
+struct Stretch {
+  int64_t t, group, first, count, slot;
+  bool last;
+};
 
 // f(stretch) for segments [begin, end) of all rows' groups, counted row by row, group by group.
 template <class F>
@@ -253,11 +262,7 @@ void run(Queue& queue, Scratch scratch, const SparseMla::Spec& s, const SparseMl
 }
 
 void run(Queue& q, Scratch c, const SparseMla::Spec& s, const SparseMla::Args& a) {
-  with_float(s.q, [&]<class X>(X) {
-    with_float(s.latent, [&]<class L>(L) {
-      with_float(s.y, [&]<class Y>(Y) { run<X, L, Y>(q, c, s, a); });
-    });
-  });
+  with_float(s.q, [&]<class X>(X) { with_float(s.latent, [&]<class L>(L) { with_float(s.y, [&]<class Y>(Y) { run<X, L, Y>(q, c, s, a); }); }); });
 }
 
 }  // namespace
@@ -281,9 +286,14 @@ const char* why_not(const SparseMla::Spec& s) {
 }  // namespace
 
 List<SparseMla> kernels(SparseMla, Cpu) {
-  static constexpr Kernel<SparseMla> list[] = {
-      {.name = "sparse_mla.cpu_avx512", .why_not = needs<Isa::avx512, SparseMla, why_not>, .scratch_bytes = N_AVX3::sparse_mla_scratch, .run = N_AVX3::sparse_mla},
-      {.name = "sparse_mla.cpu_avx2", .why_not = needs<Isa::avx2, SparseMla, why_not>, .scratch_bytes = N_AVX2::sparse_mla_scratch, .run = N_AVX2::sparse_mla}};
+  static constexpr Kernel<SparseMla> list[] = {{.name = "sparse_mla.cpu_avx512",
+                                                .why_not = needs<Isa::avx512, SparseMla, why_not>,
+                                                .scratch_bytes = N_AVX3::sparse_mla_scratch,
+                                                .run = N_AVX3::sparse_mla},
+                                               {.name = "sparse_mla.cpu_avx2",
+                                                .why_not = needs<Isa::avx2, SparseMla, why_not>,
+                                                .scratch_bytes = N_AVX2::sparse_mla_scratch,
+                                                .run = N_AVX2::sparse_mla}};
   return list;
 }
 

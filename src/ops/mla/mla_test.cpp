@@ -21,10 +21,17 @@ struct Case {
     return p;
   }
   Case(const SparseMla::Spec& s, std::vector<int32_t> n, int64_t width, int64_t context, int64_t page_tokens)
-      : spec(s), counts(std::move(n)), width(width), context(context), page_tokens(page_tokens),
-        pages(static_cast<int64_t>(counts.size()), context, page_tokens, 4), step(parts(counts.size(), context), pages),
-        q(random_tensor(s.q, {rows(), s.heads, s.dim}, 1, 2)), latent(random_tensor(s.latent, {pages.count(), page_tokens, s.dim}, 2)),
-        selected(DType::i32, {rows(), width}), count(DType::i32, {rows()}) {
+      : spec(s),
+        counts(std::move(n)),
+        width(width),
+        context(context),
+        page_tokens(page_tokens),
+        pages(static_cast<int64_t>(counts.size()), context, page_tokens, 4),
+        step(parts(counts.size(), context), pages),
+        q(random_tensor(s.q, {rows(), s.heads, s.dim}, 1, 2)),
+        latent(random_tensor(s.latent, {pages.count(), page_tokens, s.dim}, 2)),
+        selected(DType::i32, {rows(), width}),
+        count(DType::i32, {rows()}) {
     std::mt19937 rng(6);
     for (int64_t r = 0; r < rows(); ++r) {
       std::vector<int32_t> all(static_cast<size_t>(context));
@@ -50,7 +57,8 @@ struct Case {
 };
 
 void conform(const SparseMla::Spec& s, const std::vector<int32_t>& counts, int64_t width, int64_t context, int64_t page_tokens = 16) {
-  SCOPED_TRACE(fmt::format("{} {} {}, {} x {}, {} rows", winnow::name_of(s.q), winnow::name_of(s.latent), winnow::name_of(s.y), s.heads, s.dim, counts.size()));
+  SCOPED_TRACE(fmt::format("{} {} {}, {} x {}, {} rows", winnow::name_of(s.q), winnow::name_of(s.latent), winnow::name_of(s.y), s.heads, s.dim,
+                           counts.size()));
   const Case c(s, counts, width, context, page_tokens);
   const Tensor want = c.output();
   run_reference<SparseMla>(s, c.args(want));
@@ -135,7 +143,8 @@ TEST(SparseMla, AbsorbedEqualsNaive) {
     sum += p[static_cast<size_t>(u)] = std::exp(dot * scale);
   }
   for (int64_t u = 0; u < kKeys; ++u)
-    for (int64_t i = 0; i < kLatent; ++i) want[static_cast<size_t>(i)] += p[static_cast<size_t>(u)] / sum * ref::get(c.latent, c.pages.page(0, u), u % 4, i);
+    for (int64_t i = 0; i < kLatent; ++i)
+      want[static_cast<size_t>(i)] += p[static_cast<size_t>(u)] / sum * ref::get(c.latent, c.pages.page(0, u), u % 4, i);
   for_reference_and_kernels(spec, [&](const Kernel<SparseMla>& k, device::Device& d) {
     const Tensor y = c.output();
     SparseMla::Args args = c.args(y);

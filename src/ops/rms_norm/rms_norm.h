@@ -8,11 +8,14 @@ namespace winnow::ops {
 
 struct RmsNorm {
   static constexpr std::string_view name = "rms_norm";
-  struct Spec { DType x, y; int64_t hidden; };  // f32 or bf16
+  struct Spec {
+    DType x, y;
+    int64_t hidden;
+  };  // f32 or bf16
   struct Args {
-    Out y;      // [tokens, hidden]
-    In x;       // [tokens, hidden], rows may be strided
-    In w;       // [hidden] f32
+    Out y;  // [tokens, hidden]
+    In x;   // [tokens, hidden], rows may be strided
+    In w;   // [hidden] f32
     float eps;
   };
   static void check(const Spec& s, const Args& a) {

@@ -15,16 +15,14 @@ namespace {
 template <class X, class Y>
 void norm_row(Y* y, const X* x, const float* w, int64_t n, float eps) {
   const Lanes scale = splat(1.0f / std::sqrt(dot(x, x, n) / static_cast<float>(n) + eps));
-  for (int64_t i = 0; i < n; i += kLanes)
-    store(mul(mul(load(x + i, n - i), scale), load(w + i, n - i)), y + i, n - i);
+  for (int64_t i = 0; i < n; i += kLanes) store(mul(mul(load(x + i, n - i), scale), load(w + i, n - i)), y + i, n - i);
 }
 
 void run(Queue& q, Scratch, const RmsNorm::Spec& s, const RmsNorm::Args& a) {
   with_float(s.x, [&]<class X>(X) {
     with_float(s.y, [&]<class Y>(Y) {
       q.workers().run(a.x.shape[0], 4, [&](int64_t begin, int64_t end, int) {
-        for (int64_t t = begin; t < end; ++t)
-          norm_row(a.y.as<Y>() + t * s.hidden, a.x.as<X>() + t * a.x.stride[0], a.w.as<float>(), s.hidden, a.eps);
+        for (int64_t t = begin; t < end; ++t) norm_row(a.y.as<Y>() + t * s.hidden, a.x.as<X>() + t * a.x.stride[0], a.w.as<float>(), s.hidden, a.eps);
       });
     });
   });

@@ -13,12 +13,16 @@ namespace winnow::ops {
 
 struct Router {
   static constexpr std::string_view name = "router";
-  struct Spec { int64_t experts, top_k, groups, kept_groups; bool normalise; float scaling; };
+  struct Spec {
+    int64_t experts, top_k, groups, kept_groups;
+    bool normalise;
+    float scaling;
+  };
   struct Args {
-    Out ids;       // [tokens, top_k] int32
-    Out weights;   // [tokens, top_k] f32
-    In logits;     // [tokens, experts] f32
-    In bias;       // [experts] f32
+    Out ids;      // [tokens, top_k] int32
+    Out weights;  // [tokens, top_k] f32
+    In logits;    // [tokens, experts] f32
+    In bias;      // [experts] f32
   };
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};

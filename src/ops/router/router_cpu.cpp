@@ -25,7 +25,10 @@ int64_t insert(float* keys, int32_t* ids, int64_t size, int64_t capacity, float 
   while (at > 0 && key > keys[at - 1]) --at;
   if (at == capacity) return size;
   if (size < capacity) ++size;
-  for (int64_t i = size - 1; i > at; --i) { keys[i] = keys[i - 1]; ids[i] = ids[i - 1]; }
+  for (int64_t i = size - 1; i > at; --i) {
+    keys[i] = keys[i - 1];
+    ids[i] = ids[i - 1];
+  }
   keys[at] = key;
   ids[at] = id;
   return size;
@@ -62,8 +65,7 @@ void route(const Router::Spec& s, int32_t* ids, float* weights, const float* log
   int64_t found = 0;
   for (int64_t g = 0; g < s.groups; ++g) {
     if (s.groups > 1 && marks[g] == 0) continue;
-    for (int64_t e = g * size; e < (g + 1) * size; ++e)
-      found = insert(weights, ids, found, s.top_k, rank_key(b[e]), static_cast<int32_t>(e));
+    for (int64_t e = g * size; e < (g + 1) * size; ++e) found = insert(weights, ids, found, s.top_k, rank_key(b[e]), static_cast<int32_t>(e));
   }
   float total = 0;
   for (int64_t r = 0; r < s.top_k; ++r) total += weights[r] = sigmoid(logits[ids[r]]);
@@ -74,8 +76,7 @@ void run(Queue& q, Scratch scratch, const Router::Spec& s, const Router::Args& a
   q.workers().run(a.logits.shape[0], 1, [&](int64_t begin, int64_t end, int worker) {
     float* b = reinterpret_cast<float*>(scratch.data) + worker * scratch_floats(s);
     for (int64_t t = begin; t < end; ++t)
-      route(s, a.ids.as<int32_t>() + t * s.top_k, a.weights.as<float>() + t * s.top_k, a.logits.as<float>() + t * s.experts,
-            a.bias.as<float>(), b);
+      route(s, a.ids.as<int32_t>() + t * s.top_k, a.weights.as<float>() + t * s.top_k, a.logits.as<float>() + t * s.experts, a.bias.as<float>(), b);
   });
 }
 

@@ -18,7 +18,8 @@ Tensor grid_logits(int64_t tokens, int64_t experts, uint64_t seed, int levels) {
   Tensor t(DType::f32, {tokens, experts});
   std::mt19937_64 rng(seed);
   for (int64_t i = 0; i < tokens * experts; ++i)
-    t.as<float>()[i] = static_cast<float>(static_cast<int64_t>(rng() % static_cast<uint64_t>(levels)) - levels / 2) * (8.0f / static_cast<float>(levels));
+    t.as<float>()[i] =
+        static_cast<float>(static_cast<int64_t>(rng() % static_cast<uint64_t>(levels)) - levels / 2) * (8.0f / static_cast<float>(levels));
   return t;
 }
 
@@ -80,9 +81,7 @@ void expect_row(const Router::Spec& spec, const std::vector<float>& logits, cons
 }
 
 // The bias chooses, the unbiased score weighs.
-TEST(Router, WorkedNumbers) {
-  expect_row({4, 2, 1, 1, true, 2.5f}, {0.5f, -1, 2, 0.1f}, {0, 0.6f, -0.5f, 0}, {1, 0}, {0.754266f, 1.745734f});
-}
+TEST(Router, WorkedNumbers) { expect_row({4, 2, 1, 1, true, 2.5f}, {0.5f, -1, 2, 0.1f}, {0, 0.6f, -0.5f, 0}, {1, 0}, {0.754266f, 1.745734f}); }
 
 TEST(Router, TiesGoToTheLowerExpert) {
   expect_row({6, 4, 1, 1, true, 1}, {1, 2, 1, 2, 1, 1}, {0, 0, 0, 0, 0, 0}, {1, 3, 0, 2}, {});
@@ -96,9 +95,7 @@ TEST(Router, GroupsAreKeptByTheirTwoBest) {
 }
 
 // A kept group may hold negative scores only: experts outside never come in, as they would if they were masked with 0.
-TEST(Router, NegativeScoresOfAKeptGroupStayInIt) {
-  expect_row({4, 2, 2, 1, false, 1}, {0, 0, 0, 0}, {-3, -4, -2, -9}, {0, 1}, {0.5f, 0.5f});
-}
+TEST(Router, NegativeScoresOfAKeptGroupStayInIt) { expect_row({4, 2, 2, 1, false, 1}, {0, 0, 0, 0}, {-3, -4, -2, -9}, {0, 1}, {0.5f, 0.5f}); }
 
 TEST(Router, IdsAreDistinctExpertsWhateverTheLogits) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();

@@ -12,11 +12,17 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-struct Candidate { float logit; int32_t token; };
+struct Candidate {
+  float logit;
+  int32_t token;
+};
 // Larger logit first, then the lower token: a total order (no logit is NaN here).
 bool better(const Candidate& a, const Candidate& b) { return a.logit > b.logit || (a.logit == b.logit && a.token < b.token); }
 
-struct Scan { float largest = -kInfinity; bool finite = true; };  // finite: no NaN, no +inf, not all -inf
+struct Scan {
+  float largest = -kInfinity;
+  bool finite = true;
+};  // finite: no NaN, no +inf, not all -inf
 
 Scan scan(std::span<const float> logits) {
   constexpr size_t kLanes = 32;  // independent lanes, so that the loop becomes vector code without reordering a sum
@@ -62,8 +68,8 @@ void for_each_distinct(std::span<float> counts, std::initializer_list<std::span<
 }
 
 // The logits after bias, penalties and mask.
-std::span<const float> changed(std::span<const float> logits, const Sampling& p, std::span<const int32_t> prompt,
-                               std::span<const int32_t> generated, std::span<const uint32_t> mask, std::vector<float>& workspace) {
+std::span<const float> changed(std::span<const float> logits, const Sampling& p, std::span<const int32_t> prompt, std::span<const int32_t> generated,
+                               std::span<const uint32_t> mask, std::vector<float>& workspace) {
   const size_t n = logits.size();
   workspace.resize(std::max(workspace.size(), 2 * n));
   const std::span<float> x(workspace.data(), n), counts(workspace.data() + n, n);
@@ -84,9 +90,7 @@ std::span<const float> changed(std::span<const float> logits, const Sampling& p,
   return x;
 }
 
-int32_t first_equal(std::span<const float> x, float value) {
-  return static_cast<int32_t>(std::find(x.begin(), x.end(), value) - x.begin());
-}
+int32_t first_equal(std::span<const float> x, float value) { return static_cast<int32_t>(std::find(x.begin(), x.end(), value) - x.begin()); }
 
 // The k best, best first.
 std::vector<Candidate> best(std::span<const float> x, size_t k) {
@@ -117,7 +121,10 @@ double total_weight(std::span<const float> x, float largest, double temperature)
   return sum;
 }
 
-struct Weighted { Candidate candidate; double weight; };
+struct Weighted {
+  Candidate candidate;
+  double weight;
+};
 
 // Leaves the smallest set of best candidates from `begin` on whose weights reach `wanted`, by halving: no need to sort them.
 void cut(std::vector<Weighted>& v, size_t begin, double wanted) {

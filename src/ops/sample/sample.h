@@ -18,24 +18,24 @@
 namespace winnow::ops {
 
 struct Sampling {
-  float temperature = 1.0f;   // 0: greedy
-  int32_t top_k = 0;          // 0: off
-  float top_p = 1.0f;         // 1: off
-  float min_p = 0.0f;         // 0: off
+  float temperature = 1.0f;                                 // 0: greedy
+  int32_t top_k = 0;                                        // 0: off
+  float top_p = 1.0f;                                       // 1: off
+  float min_p = 0.0f;                                       // 0: off
   float presence_penalty = 0.0f, frequency_penalty = 0.0f;  // over generated tokens
   float repetition_penalty = 1.0f;                          // over prompt and generated tokens
   std::vector<std::pair<int32_t, float>> logit_bias{};      // token, added
   uint64_t seed = 0;
-  uint32_t choice = 0;        // which of the n choices of a request
-  int32_t logprobs = -1;      // -1: none; 0: of the token; n: and of the n most likely
+  uint32_t choice = 0;    // which of the n choices of a request
+  int32_t logprobs = -1;  // -1: none; 0: of the token; n: and of the n most likely
 };
 
 enum class Purpose : uint32_t { token = 0, draft = 1, accept = 2 };
 
 struct Sampled {
-  int32_t token = -1;         // -1 also if bias and mask leave no token
-  bool finite = true;         // false: a raw logit is NaN or +inf, or all are -inf; token is -1
-  float logprob = 0;          // of the token under softmax of the raw logits (before bias, penalties and temperature), if asked for
+  int32_t token = -1;                          // -1 also if bias and mask leave no token
+  bool finite = true;                          // false: a raw logit is NaN or +inf, or all are -inf; token is -1
+  float logprob = 0;                           // of the token under softmax of the raw logits (before bias, penalties and temperature), if asked for
   std::vector<std::pair<int32_t, float>> top;  // most likely under the same, descending, ties to the lower id
 };
 

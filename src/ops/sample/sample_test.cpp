@@ -65,8 +65,9 @@ std::vector<double> distribution(const std::vector<float>& logits, const Samplin
 }
 
 // Draws at many positions against a distribution: tokens of probability 0 never appear, and the counts fit (chi-square).
-void expect_distribution(const std::vector<float>& logits, const Sampling& p, const std::vector<double>& want, const std::vector<int32_t>& prompt = {},
-                         const std::vector<int32_t>& generated = {}, const std::vector<uint32_t>& mask = {}, int draws = 20'000) {
+void expect_distribution(const std::vector<float>& logits, const Sampling& p, const std::vector<double>& want,
+                         const std::vector<int32_t>& prompt = {}, const std::vector<int32_t>& generated = {}, const std::vector<uint32_t>& mask = {},
+                         int draws = 20'000) {
   std::vector<int> count(logits.size());
   std::vector<float> workspace;
   for (int i = 0; i < draws; ++i) ++count[static_cast<size_t>(sample(logits, p, prompt, generated, TokenPos(i), mask, workspace).token)];
@@ -75,17 +76,28 @@ void expect_distribution(const std::vector<float>& logits, const Sampling& p, co
   double rare = 0;
   int rare_count = 0;
   for (size_t t = 0; t < want.size(); ++t) {
-    if (want[t] == 0) { EXPECT_EQ(count[t], 0) << "token " << t << " was filtered out"; continue; }
-    if (want[t] * draws < 5) { rare += want[t] * draws; rare_count += count[t]; continue; }
+    if (want[t] == 0) {
+      EXPECT_EQ(count[t], 0) << "token " << t << " was filtered out";
+      continue;
+    }
+    if (want[t] * draws < 5) {
+      rare += want[t] * draws;
+      rare_count += count[t];
+      continue;
+    }
     chi2 += std::pow(count[t] - want[t] * draws, 2) / (want[t] * draws);
     ++cells;
   }
-  if (rare >= 5) { chi2 += std::pow(rare_count - rare, 2) / rare; ++cells; }
+  if (rare >= 5) {
+    chi2 += std::pow(rare_count - rare, 2) / rare;
+    ++cells;
+  }
   // Mean `cells`, variance 2 * cells; five standard deviations, and some more for the skew of few cells.
   EXPECT_LT(chi2, cells + 5 * std::sqrt(2.0 * std::max(cells, 1)) + 10);
 }
 
-void expect_definition(const std::vector<float>& logits, const Sampling& p, const std::vector<int32_t>& prompt = {}, const std::vector<int32_t>& generated = {}) {
+void expect_definition(const std::vector<float>& logits, const Sampling& p, const std::vector<int32_t>& prompt = {},
+                       const std::vector<int32_t>& generated = {}) {
   expect_distribution(logits, p, distribution(logits, p, prompt, generated), prompt, generated);
 }
 
@@ -93,16 +105,24 @@ void expect_definition(const std::vector<float>& logits, const Sampling& p, cons
 TEST(Philox, KnownAnswers) {
   using Words = std::array<uint32_t, 4>;
   EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
-  EXPECT_EQ(philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
-  EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}), (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+  EXPECT_EQ(philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}),
+            (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
 TEST(Uniform, DependsOnEachArgumentAndFillsTheInterval) {
   const double base = uniform(1, 2, TokenPos(3), Purpose::token, 4);
   EXPECT_EQ(base, uniform(1, 2, TokenPos(3), Purpose::token, 4));
-  std::set<double> all{base, uniform(2, 2, TokenPos(3), Purpose::token, 4), uniform(1ull << 32 | 1, 2, TokenPos(3), Purpose::token, 4),
-                       uniform(1, 3, TokenPos(3), Purpose::token, 4), uniform(1, 2, TokenPos(4), Purpose::token, 4), uniform(1, 2, TokenPos(3 + (1ll << 32)), Purpose::token, 4),
-                       uniform(1, 2, TokenPos(3), Purpose::draft, 4), uniform(1, 2, TokenPos(3), Purpose::accept, 4), uniform(1, 2, TokenPos(3), Purpose::token, 5),
+  std::set<double> all{base,
+                       uniform(2, 2, TokenPos(3), Purpose::token, 4),
+                       uniform(1ull << 32 | 1, 2, TokenPos(3), Purpose::token, 4),
+                       uniform(1, 3, TokenPos(3), Purpose::token, 4),
+                       uniform(1, 2, TokenPos(4), Purpose::token, 4),
+                       uniform(1, 2, TokenPos(3 + (1ll << 32)), Purpose::token, 4),
+                       uniform(1, 2, TokenPos(3), Purpose::draft, 4),
+                       uniform(1, 2, TokenPos(3), Purpose::accept, 4),
+                       uniform(1, 2, TokenPos(3), Purpose::token, 5),
                        uniform(1, 2, TokenPos(3), Purpose::token, 8)};
   EXPECT_EQ(all.size(), 10u);
   double sum = 0, squares = 0;
@@ -190,8 +210,16 @@ TEST(Sample, PenaltiesAndBias) {
   expect_definition(x, {.frequency_penalty = 0.6f}, prompt, generated);
   expect_definition(x, {.frequency_penalty = -0.6f}, prompt, generated);
   expect_definition(x, {.logit_bias = {{3, 2.5f}, {7, -100.0f}, {0, -1.0f}}}, prompt, generated);
-  expect_definition(x, {.temperature = 0.8f, .top_k = 9, .top_p = 0.95f, .min_p = 0.01f, .presence_penalty = 0.4f, .frequency_penalty = 0.2f,
-                        .repetition_penalty = 1.2f, .logit_bias = {{3, 1.0f}}}, prompt, generated);
+  expect_definition(x,
+                    {.temperature = 0.8f,
+                     .top_k = 9,
+                     .top_p = 0.95f,
+                     .min_p = 0.01f,
+                     .presence_penalty = 0.4f,
+                     .frequency_penalty = 0.2f,
+                     .repetition_penalty = 1.2f,
+                     .logit_bias = {{3, 1.0f}}},
+                    prompt, generated);
   // A repetition penalty divides a positive logit and multiplies a negative one, once however often the token occurred.
   EXPECT_EQ(draw({3, 2, -5}, {.temperature = 0, .repetition_penalty = 2}, 0, {0, 0, 0}).token, 1);
   EXPECT_EQ(draw({-3, -4}, {.temperature = 0, .repetition_penalty = 2}, 0, {0}).token, 1);
@@ -244,9 +272,10 @@ TEST(Sample, DrawIsTheArgmaxOfTheNoisyLogits) {
   for (int64_t i = 0; i < 60; ++i) {
     const std::vector<float> x = random_logits(3001, static_cast<uint32_t>(i), i % 3 == 0 ? 0.1f : i % 3 == 1 ? 2 : 8);
     const float part = 0.05f + 0.016f * static_cast<float>(i);
-    for (const Sampling& p : {Sampling{.seed = 8, .choice = 1}, Sampling{.temperature = 1.3f}, Sampling{.top_p = part}, Sampling{.temperature = 0.4f, .top_p = part},
-                              Sampling{.temperature = 4, .top_p = 0.999f}, Sampling{.top_k = 1 + static_cast<int32_t>(i) * 40}, Sampling{.min_p = part * part * part},
-                              Sampling{.top_k = 200, .top_p = part, .min_p = 0.01f}})
+    for (const Sampling& p :
+         {Sampling{.seed = 8, .choice = 1}, Sampling{.temperature = 1.3f}, Sampling{.top_p = part}, Sampling{.temperature = 0.4f, .top_p = part},
+          Sampling{.temperature = 4, .top_p = 0.999f}, Sampling{.top_k = 1 + static_cast<int32_t>(i) * 40}, Sampling{.min_p = part * part * part},
+          Sampling{.top_k = 200, .top_p = part, .min_p = 0.01f}})
       EXPECT_EQ(draw(x, p, i).token, noisy_argmax(x, p, i)) << "round " << i << " top_k " << p.top_k << " top_p " << p.top_p << " min_p " << p.min_p;
   }
 }

@@ -8,10 +8,14 @@ namespace winnow::ops {
 
 struct SwiGlu {
   static constexpr std::string_view name = "swiglu";
-  struct Spec { DType x, y; int64_t n; float limit; };  // f32, bf16
+  struct Spec {
+    DType x, y;
+    int64_t n;
+    float limit;
+  };  // f32, bf16
   struct Args {
-    Out y;         // [tokens, n]
-    In gate, up;   // [tokens, n]
+    Out y;        // [tokens, n]
+    In gate, up;  // [tokens, n]
   };
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};

@@ -52,9 +52,8 @@ const char* why_not(const SwiGlu::Spec& s) { return is_f32_or_bf16(s.x) && is_f3
 }  // namespace
 
 List<SwiGlu> kernels(SwiGlu, Cpu) {
-  static constexpr Kernel<SwiGlu> list[] = {
-      {.name = "swiglu.cpu_avx512", .why_not = needs<Isa::avx512, SwiGlu, why_not>, .run = N_AVX3::swiglu},
-      {.name = "swiglu.cpu_avx2", .why_not = needs<Isa::avx2, SwiGlu, why_not>, .run = N_AVX2::swiglu}};
+  static constexpr Kernel<SwiGlu> list[] = {{.name = "swiglu.cpu_avx512", .why_not = needs<Isa::avx512, SwiGlu, why_not>, .run = N_AVX3::swiglu},
+                                            {.name = "swiglu.cpu_avx2", .why_not = needs<Isa::avx2, SwiGlu, why_not>, .run = N_AVX2::swiglu}};
   return list;
 }
 

@@ -14,13 +14,16 @@ namespace winnow::text::jinja {
 namespace {
 
 // Attributes that Python finds on these types before it looks for a key of the same name.
-constexpr std::array<std::string_view, 11> kDictMethods = {"clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"};
-constexpr std::array<std::string_view, 11> kListMethods = {"append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"};
+constexpr std::array<std::string_view, 11> kDictMethods = {"clear", "copy",    "fromkeys",   "get",    "items", "keys",
+                                                           "pop",   "popitem", "setdefault", "update", "values"};
+constexpr std::array<std::string_view, 11> kListMethods = {"append", "clear", "copy",   "count",   "extend", "index",
+                                                           "insert", "pop",   "remove", "reverse", "sort"};
 constexpr std::array<std::string_view, 47> kTextMethods = {
-    "capitalize", "casefold", "center", "count", "encode", "endswith", "expandtabs", "find", "format", "format_map", "index", "isalnum",
-    "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper", "join",
-    "ljust", "lower", "lstrip", "maketrans", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition",
-    "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title", "translate", "upper", "zfill"};
+    "capitalize",   "casefold", "center",   "count",   "encode",    "endswith",   "expandtabs",   "find",      "format",    "format_map",
+    "index",        "isalnum",  "isalpha",  "isascii", "isdecimal", "isdigit",    "isidentifier", "islower",   "isnumeric", "isprintable",
+    "isspace",      "istitle",  "isupper",  "join",    "ljust",     "lower",      "lstrip",       "maketrans", "partition", "removeprefix",
+    "removesuffix", "replace",  "rfind",    "rindex",  "rjust",     "rpartition", "rsplit",       "rstrip",    "split",     "splitlines",
+    "startswith",   "strip",    "swapcase", "title",   "translate", "upper",      "zfill"};
 
 bool among(std::string_view name, std::span<const std::string_view> names) { return std::ranges::find(names, name) != names.end(); }
 
@@ -79,9 +82,7 @@ Value f_lower(const Value& v, Arguments&, Budget& b) { return made(lower(to_text
 Value f_string(const Value& v, Arguments&, Budget& b) { return v.text() ? v : Value(to_text(v, b)); }
 Value f_list(const Value& v, Arguments&, Budget& b) { return Value::list(elements(v, b)); }
 
-Value f_trim(const Value& v, Arguments& a, Budget& b) {
-  return made(strip(to_text(v, b), Side::both, optional_text(a.get(0, "chars"), "chars")), b);
-}
+Value f_trim(const Value& v, Arguments& a, Budget& b) { return made(strip(to_text(v, b), Side::both, optional_text(a.get(0, "chars"), "chars")), b); }
 
 Text replaced(const Text& s, const Text& from, const Text& to, const Value* count, Budget& b) {
   const int64_t most = count && !count->none() ? small(*count, "count") : -1;
@@ -243,15 +244,29 @@ struct Filter {
   Value (*run)(const Value&, Arguments&, Budget&);
   bool passes_arguments_on = false;
 };
-constexpr Filter kFilters[] = {
-    {"capitalize", f_capitalize}, {"count", f_length}, {"d", f_default}, {"default", f_default}, {"first", f_first}, {"int", f_int},
-    {"items", f_items}, {"join", f_join}, {"last", f_last}, {"length", f_length}, {"list", f_list}, {"lower", f_lower}, {"map", f_map, true},
-    {"reject", [](const Value& v, Arguments& a, Budget& b) { return select(v, a, b, false, false); }, true},
-    {"rejectattr", [](const Value& v, Arguments& a, Budget& b) { return select(v, a, b, false, true); }, true},
-    {"replace", f_replace}, {"reverse", f_reverse},
-    {"select", [](const Value& v, Arguments& a, Budget& b) { return select(v, a, b, true, false); }, true},
-    {"selectattr", [](const Value& v, Arguments& a, Budget& b) { return select(v, a, b, true, true); }, true},
-    {"string", f_string}, {"tojson", f_tojson}, {"trim", f_trim}, {"upper", f_upper}};
+constexpr Filter kFilters[] = {{"capitalize", f_capitalize},
+                               {"count", f_length},
+                               {"d", f_default},
+                               {"default", f_default},
+                               {"first", f_first},
+                               {"int", f_int},
+                               {"items", f_items},
+                               {"join", f_join},
+                               {"last", f_last},
+                               {"length", f_length},
+                               {"list", f_list},
+                               {"lower", f_lower},
+                               {"map", f_map, true},
+                               {"reject", [](const Value& v, Arguments& a, Budget& b) { return select(v, a, b, false, false); }, true},
+                               {"rejectattr", [](const Value& v, Arguments& a, Budget& b) { return select(v, a, b, false, true); }, true},
+                               {"replace", f_replace},
+                               {"reverse", f_reverse},
+                               {"select", [](const Value& v, Arguments& a, Budget& b) { return select(v, a, b, true, false); }, true},
+                               {"selectattr", [](const Value& v, Arguments& a, Budget& b) { return select(v, a, b, true, true); }, true},
+                               {"string", f_string},
+                               {"tojson", f_tojson},
+                               {"trim", f_trim},
+                               {"upper", f_upper}};
 
 // ---- tests
 
@@ -264,38 +279,38 @@ struct Test {
   std::string_view name;
   bool (*run)(const Value&, Arguments&, Budget&);
 };
-constexpr Test kTests[] = {
-    {"!=", [](const Value& v, Arguments& a, Budget& b) { return !equal(v, a.need(0, "other"), b); }},
-    {"==", [](const Value& v, Arguments& a, Budget& b) { return equal(v, a.need(0, "other"), b); }},
-    {"boolean", [](const Value& v, Arguments&, Budget&) { return v.as<bool>() != nullptr; }},
-    {"callable", [](const Value& v, Arguments&, Budget&) { return v.as<const Macro*>() || v.as<Method>(); }},
-    {"defined", [](const Value& v, Arguments&, Budget&) { return !v.undefined(); }},
-    {"divisibleby", [](const Value& v, Arguments& a, Budget&) {
-       const Int n = integer(a.need(0, "num"), "the divisor");
-       if (n == 0) throw error("division by zero");
-       return integer(v, "the number") % n == 0;
-     }},
-    {"eq", [](const Value& v, Arguments& a, Budget& b) { return equal(v, a.need(0, "other"), b); }},
-    {"equalto", [](const Value& v, Arguments& a, Budget& b) { return equal(v, a.need(0, "other"), b); }},
-    {"even", [](const Value& v, Arguments&, Budget&) { return !is_odd(v); }},
-    {"false", [](const Value& v, Arguments&, Budget&) { return v.as<bool>() && !*v.as<bool>(); }},
-    {"float", [](const Value& v, Arguments&, Budget&) { return v.as<double>() != nullptr; }},
-    {"ge", [](const Value& v, Arguments& a, Budget&) { return compare(v, a.need(0, "other")) >= 0; }},
-    {"gt", [](const Value& v, Arguments& a, Budget&) { return compare(v, a.need(0, "other")) > 0; }},
-    {"in", [](const Value& v, Arguments& a, Budget& b) { return contains(a.need(0, "seq"), v, b); }},
-    {"integer", [](const Value& v, Arguments&, Budget&) { return v.as<Int>() != nullptr; }},
-    {"iterable", [](const Value& v, Arguments&, Budget&) { return is_iterable(v); }},
-    {"le", [](const Value& v, Arguments& a, Budget&) { return compare(v, a.need(0, "other")) <= 0; }},
-    {"lt", [](const Value& v, Arguments& a, Budget&) { return compare(v, a.need(0, "other")) < 0; }},
-    {"mapping", [](const Value& v, Arguments&, Budget&) { return v.map() != nullptr; }},
-    {"ne", [](const Value& v, Arguments& a, Budget& b) { return !equal(v, a.need(0, "other"), b); }},
-    {"none", [](const Value& v, Arguments&, Budget&) { return v.none(); }},
-    {"number", [](const Value& v, Arguments&, Budget&) { return is_number(v); }},
-    {"odd", [](const Value& v, Arguments&, Budget&) { return is_odd(v); }},
-    {"sequence", [](const Value& v, Arguments&, Budget&) { return is_sequence(v); }},
-    {"string", [](const Value& v, Arguments&, Budget&) { return v.text() != nullptr; }},
-    {"true", [](const Value& v, Arguments&, Budget&) { return v.as<bool>() && *v.as<bool>(); }},
-    {"undefined", [](const Value& v, Arguments&, Budget&) { return v.undefined(); }}};
+constexpr Test kTests[] = {{"!=", [](const Value& v, Arguments& a, Budget& b) { return !equal(v, a.need(0, "other"), b); }},
+                           {"==", [](const Value& v, Arguments& a, Budget& b) { return equal(v, a.need(0, "other"), b); }},
+                           {"boolean", [](const Value& v, Arguments&, Budget&) { return v.as<bool>() != nullptr; }},
+                           {"callable", [](const Value& v, Arguments&, Budget&) { return v.as<const Macro*>() || v.as<Method>(); }},
+                           {"defined", [](const Value& v, Arguments&, Budget&) { return !v.undefined(); }},
+                           {"divisibleby",
+                            [](const Value& v, Arguments& a, Budget&) {
+                              const Int n = integer(a.need(0, "num"), "the divisor");
+                              if (n == 0) throw error("division by zero");
+                              return integer(v, "the number") % n == 0;
+                            }},
+                           {"eq", [](const Value& v, Arguments& a, Budget& b) { return equal(v, a.need(0, "other"), b); }},
+                           {"equalto", [](const Value& v, Arguments& a, Budget& b) { return equal(v, a.need(0, "other"), b); }},
+                           {"even", [](const Value& v, Arguments&, Budget&) { return !is_odd(v); }},
+                           {"false", [](const Value& v, Arguments&, Budget&) { return v.as<bool>() && !*v.as<bool>(); }},
+                           {"float", [](const Value& v, Arguments&, Budget&) { return v.as<double>() != nullptr; }},
+                           {"ge", [](const Value& v, Arguments& a, Budget&) { return compare(v, a.need(0, "other")) >= 0; }},
+                           {"gt", [](const Value& v, Arguments& a, Budget&) { return compare(v, a.need(0, "other")) > 0; }},
+                           {"in", [](const Value& v, Arguments& a, Budget& b) { return contains(a.need(0, "seq"), v, b); }},
+                           {"integer", [](const Value& v, Arguments&, Budget&) { return v.as<Int>() != nullptr; }},
+                           {"iterable", [](const Value& v, Arguments&, Budget&) { return is_iterable(v); }},
+                           {"le", [](const Value& v, Arguments& a, Budget&) { return compare(v, a.need(0, "other")) <= 0; }},
+                           {"lt", [](const Value& v, Arguments& a, Budget&) { return compare(v, a.need(0, "other")) < 0; }},
+                           {"mapping", [](const Value& v, Arguments&, Budget&) { return v.map() != nullptr; }},
+                           {"ne", [](const Value& v, Arguments& a, Budget& b) { return !equal(v, a.need(0, "other"), b); }},
+                           {"none", [](const Value& v, Arguments&, Budget&) { return v.none(); }},
+                           {"number", [](const Value& v, Arguments&, Budget&) { return is_number(v); }},
+                           {"odd", [](const Value& v, Arguments&, Budget&) { return is_odd(v); }},
+                           {"sequence", [](const Value& v, Arguments&, Budget&) { return is_sequence(v); }},
+                           {"string", [](const Value& v, Arguments&, Budget&) { return v.text() != nullptr; }},
+                           {"true", [](const Value& v, Arguments&, Budget&) { return v.as<bool>() && *v.as<bool>(); }},
+                           {"undefined", [](const Value& v, Arguments&, Budget&) { return v.undefined(); }}};
 
 // ---- functions
 
@@ -385,8 +400,8 @@ Value map_method(std::string_view name, const Map& m, Arguments& a, Budget& b) {
   return Value::list(std::move(out));
 }
 
-constexpr std::array<std::string_view, 17> kMethods = {"capitalize", "cycle", "endswith", "find", "get", "items", "join", "keys", "lower",
-                                                       "lstrip", "replace", "rstrip", "split", "startswith", "strip", "upper", "values"};
+constexpr std::array<std::string_view, 17> kMethods = {"capitalize", "cycle",   "endswith", "find",  "get",        "items", "join",  "keys",  "lower",
+                                                       "lstrip",     "replace", "rstrip",   "split", "startswith", "strip", "upper", "values"};
 constexpr std::array<std::string_view, 4> kFunctions = {"dict", "raise_exception", "range", "strftime_now"};
 
 Value loop_attribute(const Loop& l, std::string_view name) {

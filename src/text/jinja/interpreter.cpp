@@ -7,7 +7,9 @@ namespace winnow::text::jinja {
 namespace {
 
 // An error that already names its line.
-struct Located : Error { using Error::Error; };
+struct Located : Error {
+  using Error::Error;
+};
 
 Value* find(Scope& scope, const std::string& name) {
   for (auto& [key, v] : scope.names)
@@ -85,9 +87,7 @@ Interpreter::Flow Interpreter::execute(const std::vector<Statement>& body, Scope
       budget_.step();
       const Flow flow = execute(s, scope, out);
       if (flow != Flow::next) return flow;
-    } catch (const Located&) {
-      throw;
-    } catch (const Error& e) {
+    } catch (const Located&) { throw; } catch (const Error& e) {
       throw Located(fmt::format("line {}: {}", s.line, e.what()), Failure::work);
     }
   }
@@ -101,28 +101,18 @@ Interpreter::Flow Interpreter::execute(const Statement& s, Scope& scope, Text& o
       budget_.bytes(s.name.size());
       out.append(s.name, true);
       return Flow::next;
-    case Statement::print:
-      write(evaluate(*s.expression, scope), out, budget_);
-      return Flow::next;
-    case Statement::if_:
-      return execute(truth(evaluate(*s.condition, scope)) ? s.body : s.otherwise, scope, out);
-    case Statement::for_:
-      loop(s, scope, out);
-      return Flow::next;
-    case Statement::set:
-      assign(s.targets, evaluate(*s.expression, scope), scope);
-      return Flow::next;
+    case Statement::print: write(evaluate(*s.expression, scope), out, budget_); return Flow::next;
+    case Statement::if_: return execute(truth(evaluate(*s.condition, scope)) ? s.body : s.otherwise, scope, out);
+    case Statement::for_: loop(s, scope, out); return Flow::next;
+    case Statement::set: assign(s.targets, evaluate(*s.expression, scope), scope); return Flow::next;
     case Statement::set_block: {
       Text text;
       execute(s.body, Frame(*this, &scope).scope, text);
       assign(s.targets, Value(std::move(text)), scope);
       return Flow::next;
     }
-    case Statement::macro:
-      assign({s.name, {}}, Value(&macros_.emplace_back(Macro{&s, &scope})), scope);
-      return Flow::next;
-    case Statement::scope:
-      return execute(s.body, Frame(*this, &scope).scope, out);
+    case Statement::macro: assign({s.name, {}}, Value(&macros_.emplace_back(Macro{&s, &scope})), scope); return Flow::next;
+    case Statement::scope: return execute(s.body, Frame(*this, &scope).scope, out);
     case Statement::break_: return Flow::break_;
     case Statement::continue_: return Flow::continue_;
   }
@@ -191,9 +181,7 @@ Value Interpreter::evaluate(const Expression& e, Scope& scope) {
   budget_.step();
   try {
     return evaluate_inner(e, scope);
-  } catch (const Located&) {
-    throw;
-  } catch (const Error& failed) {
+  } catch (const Located&) { throw; } catch (const Error& failed) {
     throw Located(fmt::format("line {}: {}", e.line, failed.what()), Failure::work);
   }
 }
@@ -261,7 +249,13 @@ Value Interpreter::evaluate_inner(const Expression& e, Scope& scope) {
       return Value(std::move(out));
     }
     case Op::compare: return compare_chain(e, scope);
-    case Op::add: case Op::subtract: case Op::multiply: case Op::divide: case Op::floor_divide: case Op::modulo: case Op::power: {
+    case Op::add:
+    case Op::subtract:
+    case Op::multiply:
+    case Op::divide:
+    case Op::floor_divide:
+    case Op::modulo:
+    case Op::power: {
       const Value left = part(0);
       return arithmetic(e.op, left, part(1));
     }
@@ -331,7 +325,8 @@ Value Interpreter::slice(const Expression& e, Scope& scope) {
     if (e.parts[i + 1]) bounds[i] = evaluate(*e.parts[i + 1], scope);
   const Text* text = object.text();
   const List* list = object.list();
-  if (!text && !list) throw error("{} cannot be sliced", object.undefined() ? object.as<Undefined>()->name + " is undefined and" : std::string(type_name(object)));
+  if (!text && !list)
+    throw error("{} cannot be sliced", object.undefined() ? object.as<Undefined>()->name + " is undefined and" : std::string(type_name(object)));
   const std::vector<size_t> at = text ? code_points(text->bytes()) : std::vector<size_t>();
   const auto size = static_cast<Int>(text ? at.size() - 1 : list->items.size());
   budget_.step(static_cast<size_t>(size) / (text ? 16 : 1));

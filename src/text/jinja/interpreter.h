@@ -28,7 +28,9 @@ struct Loop {
 };
 
 // What raise_exception throws.
-struct Raised { std::string message; };
+struct Raised {
+  std::string message;
+};
 
 // One rendering. Values point into it, so it outlives them.
 class Interpreter {

@@ -272,7 +272,8 @@ class Lexer {
       return advance(2);
     }
     const char c = peek();
-    if (std::string_view("+-/*%~[](){}<>=.:|,;").find(c) == std::string_view::npos) fail(fmt::format("an unexpected character at \"{}\"", first_line()));
+    if (std::string_view("+-/*%~[](){}<>=.:|,;").find(c) == std::string_view::npos)
+      fail(fmt::format("an unexpected character at \"{}\"", first_line()));
     if (c == '(') open += ')';
     if (c == '[') open += ']';
     if (c == '{') open += '}';

@@ -38,7 +38,9 @@ class Parser {
     const Token& t = peek();
     fail(fmt::format("unexpected {}", t.kind == Token::name || t.kind == Token::op ? t.text : std::string(kNames[t.kind])));
   }
-  void expect_op(std::string_view text) { if (!skip_op(text)) unexpected(); }
+  void expect_op(std::string_view text) {
+    if (!skip_op(text)) unexpected();
+  }
   std::string expect_name() {
     if (peek().kind != Token::name) unexpected();
     return next().text;
@@ -69,7 +71,9 @@ class Parser {
   }
   // Bounds the recursion of the parser itself.
   struct Nested {
-    explicit Nested(Parser& p) : parser(p) { if (++p.nesting_ > Limits::syntax_depth) p.fail("nested too deeply"); }
+    explicit Nested(Parser& p) : parser(p) {
+      if (++p.nesting_ > Limits::syntax_depth) p.fail("nested too deeply");
+    }
     ~Nested() { --parser.nesting_; }
     Parser& parser;
   };
@@ -103,8 +107,9 @@ class Parser {
     return comparison();
   }
   bool comparison_follows(Comparison& c) {
-    constexpr std::pair<std::string_view, Comparison> kOps[] = {{"==", Comparison::equal}, {"!=", Comparison::not_equal}, {"<", Comparison::less},
-                                                                {"<=", Comparison::less_equal}, {">", Comparison::greater}, {">=", Comparison::greater_equal}};
+    constexpr std::pair<std::string_view, Comparison> kOps[] = {{"==", Comparison::equal},  {"!=", Comparison::not_equal},
+                                                                {"<", Comparison::less},    {"<=", Comparison::less_equal},
+                                                                {">", Comparison::greater}, {">=", Comparison::greater_equal}};
     for (const auto& [text, comparison] : kOps)
       if (skip_op(text)) return c = comparison, true;
     if (skip_name("in")) return c = Comparison::in, true;
@@ -322,7 +327,8 @@ class Parser {
     e->name = expect_name();
     if (!has_test(e->name)) fail_at(line, fmt::format("the test {} is not supported", e->name));
     const Token& t = peek();
-    const bool argument = t.kind == Token::name || t.kind == Token::string || t.kind == Token::integer || t.kind == Token::real || is_op("[") || is_op("{");
+    const bool argument =
+        t.kind == Token::name || t.kind == Token::string || t.kind == Token::integer || t.kind == Token::real || is_op("[") || is_op("{");
     if (is_op("(")) {
       arguments(*e);
     } else if (argument && !is_name("else") && !is_name("or") && !is_name("and")) {

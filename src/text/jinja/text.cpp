@@ -34,7 +34,8 @@ Text mapped(const Text& s, Case to) {
   const icu::StringPiece source(s.bytes().data(), static_cast<int32_t>(s.size()));
   if (to == Case::upper) icu::CaseMap::utf8ToUpper("", 0, source, sink, &edits, status);
   if (to == Case::lower) icu::CaseMap::utf8ToLower("", 0, source, sink, &edits, status);
-  if (to == Case::title) icu::CaseMap::utf8ToTitle("", U_TITLECASE_NO_BREAK_ADJUSTMENT | U_TITLECASE_WHOLE_STRING, nullptr, source, sink, &edits, status);
+  if (to == Case::title)
+    icu::CaseMap::utf8ToTitle("", U_TITLECASE_NO_BREAK_ADJUSTMENT | U_TITLECASE_WHOLE_STRING, nullptr, source, sink, &edits, status);
   if (U_FAILURE(status)) throw error("ICU cannot map the case of a text: {}", u_errorName(status));
   Text out;
   icu::Edits::Iterator i = edits.getFineIterator();

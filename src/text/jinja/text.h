@@ -39,8 +39,8 @@ class Text {
 std::vector<size_t> code_points(std::string_view s);  // where each begins, and the end
 size_t count_code_points(std::string_view s);
 enum class Side { left, right, both };
-Text strip(const Text& s, Side side, const Text* characters);                     // null: white space
-std::vector<Text> split(const Text& s, const Text* separator, int64_t most);      // null: white space; most < 0: no limit
+Text strip(const Text& s, Side side, const Text* characters);                 // null: white space
+std::vector<Text> split(const Text& s, const Text* separator, int64_t most);  // null: white space; most < 0: no limit
 Text replace(const Text& s, const Text& from, const Text& to, int64_t most);
 Text upper(const Text& s);
 Text lower(const Text& s);

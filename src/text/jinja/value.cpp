@@ -39,7 +39,9 @@ bool whole(const Value& v, Int& n) {
 }
 
 template <class T>
-int order(const T& a, const T& b) { return a < b ? -1 : b < a ? 1 : 0; }
+int order(const T& a, const T& b) {
+  return a < b ? -1 : b < a ? 1 : 0;
+}
 
 // repr() of a string.
 void write_repr(const Text& s, Text& out) {

@@ -16,12 +16,12 @@ namespace winnow::text::jinja {
 // Every bound on a template and on one rendering of it.
 struct Limits {
   static constexpr size_t template_bytes = 1 << 20;
-  static constexpr int syntax_depth = 200;        // nesting of expressions and blocks
-  static constexpr int depth = 1000;              // nested evaluations, macro calls included: bounds the stack
-  static constexpr int value_depth = 100;         // lists in lists
-  static constexpr int64_t steps = 20'000'000;    // nodes evaluated and elements visited
-  static constexpr size_t bytes = 512u << 20;     // text made, output included
-  static constexpr int64_t range = 100'000;       // as Jinja's sandbox
+  static constexpr int syntax_depth = 200;      // nesting of expressions and blocks
+  static constexpr int depth = 1000;            // nested evaluations, macro calls included: bounds the stack
+  static constexpr int value_depth = 100;       // lists in lists
+  static constexpr int64_t steps = 20'000'000;  // nodes evaluated and elements visited
+  static constexpr size_t bytes = 512u << 20;   // text made, output included
+  static constexpr int64_t range = 100'000;     // as Jinja's sandbox
 };
 
 // What is left of the bounds. Throws Error when they are used up.
@@ -46,7 +46,9 @@ struct Macro;
 struct Loop;
 using Int = __int128;  // holds all of JSON's 64-bit integers; arithmetic beyond 64 bits is refused
 
-struct Undefined { std::string name; };
+struct Undefined {
+  std::string name;
+};
 struct None {};
 struct Method {};  // a bound method that is not called: all a template can do is to test it
 
@@ -84,7 +86,9 @@ class Value {
   static Value map(std::vector<std::pair<TextPtr, Value>> entries);  // keys unique
 
   template <class T>
-  const T* as() const { return std::get_if<T>(&v_); }
+  const T* as() const {
+    return std::get_if<T>(&v_);
+  }
   const Text* text() const { return v_.index() == 5 ? std::get<TextPtr>(v_).get() : nullptr; }
   const List* list() const { return v_.index() == 6 ? std::get<ListPtr>(v_).get() : nullptr; }
   const Map* map() const { return v_.index() == 7 ? std::get<MapPtr>(v_).get() : nullptr; }
@@ -97,7 +101,9 @@ class Value {
   std::variant<Undefined, None, bool, Int, double, TextPtr, ListPtr, MapPtr, Namespace*, const Macro*, std::shared_ptr<const Loop>, Method> v_;
 };
 
-struct Namespace { std::vector<std::pair<std::string, Value>> attributes; };
+struct Namespace {
+  std::vector<std::pair<std::string, Value>> attributes;
+};
 
 std::string_view type_name(const Value& v);  // as Python calls it
 bool truth(const Value& v);
