@@ -5,8 +5,8 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 seconds=${1:-60}
 jobs=$(nproc)
-cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_COMPILER=clang-19 -DCMAKE_CXX_COMPILER=clang++-19 \
-  -DWINNOW_FUZZ=ON -DWINNOW_TESTS=OFF -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 >/dev/null
+cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_C_COMPILER=clang-19 -DCMAKE_CXX_COMPILER=clang++-19 \
+  -DWINNOW_FUZZ=ON -DWINNOW_TESTS=OFF >/dev/null
 targets=()
 for source in tests/fuzz/fuzz_*.cpp; do targets+=("$(basename "$source" .cpp)"); done
 cmake --build build/fuzz -j "$jobs" --target "${targets[@]}"
