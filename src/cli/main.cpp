@@ -25,23 +25,29 @@ constexpr Verb kVerbs[] = {
     {"bench", add_bench}, {"info", add_info}, {"devices", add_devices},
 };
 
-int say(std::string_view message, Failure kind) {
-  fmt::print(stderr, "winnow: {}\n", message);
-  return static_cast<int>(kind);
-}
-
-// CLI11 puts what it knows about one mistake on several lines.
+// CLI11 puts what it knows about one mistake on several lines, and a template may raise whatever it likes.
 std::string one_line(std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
   for (char& c : text)
-    if (c == '\n') c = ' ';
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   return text;
 }
 
-std::string verb_names() {
-  std::string names;
-  for (const Verb& v : kVerbs) names += fmt::format("{}{}", names.empty() ? "" : ", ", v.name);
-  return names;
+int say(std::string message, Failure kind) {
+  fmt::print(stderr, "winnow: {}\n", one_line(std::move(message)));
+  return static_cast<int>(kind);
+}
+
+// Whatever a verb printed has arrived, or its work was for nothing.
+int delivered(int code) {
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  return lost && code == 0 ? say("stdout: the output could not be written", Failure::work) : code;
+}
+
+std::string no_verb(std::string_view word) {
+  std::vector<std::string> names;
+  for (const Verb& v : kVerbs) names.push_back(v.name);
+  return fmt::format("'{}' is no verb{}; verbs: {}", word, suggestion(word, names), fmt::join(names, ", "));
 }
 
 // What the command line holds beyond what the verb knows.
@@ -73,12 +79,13 @@ int run(int argc, char** argv) {
   try {
     program.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version
+    if (program.get_subcommands().empty() && !program.remaining().empty()) return say(no_verb(program.remaining().front()), Failure::usage);
     program.exit(e);
     return 0;
   } catch (const CLI::ParseError& e) {
     const auto chosen = program.get_subcommands();
     const std::string verb = chosen.empty() ? "" : chosen.front()->get_name();
-    return say(fmt::format("{}{}{}; see 'winnow {}{}--help'", verb, verb.empty() ? "" : ": ", one_line(e.what()), verb, verb.empty() ? "" : " "),
+    return say(fmt::format("{}{}{}; see 'winnow {}{}--help'", verb, verb.empty() ? "" : ": ", e.what(), verb, verb.empty() ? "" : " "),
                Failure::usage);
   }
   const auto chosen = program.get_subcommands();
@@ -88,9 +95,7 @@ int run(int argc, char** argv) {
       fmt::print("{}", program.help());
       return static_cast<int>(Failure::usage);
     }
-    std::vector<std::string> names;
-    for (const Verb& v : kVerbs) names.push_back(v.name);
-    return say(fmt::format("'{}' is no verb{}; verbs: {}", words.front(), suggestion(words.front(), names), verb_names()), Failure::usage);
+    return say(no_verb(words.front()), Failure::usage);
   }
   if (!chosen.front()->remaining().empty()) return say(unexpected(*chosen.front()), Failure::usage);
   for (size_t i = 0; i < std::size(kVerbs); ++i)
@@ -108,7 +113,7 @@ int main(int argc, char** argv) {
   spdlog::set_pattern("%H:%M:%S.%e %^%l%$ %v");
   spdlog::set_level(spdlog::level::warn);
   try {
-    return winnow::cli::run(argc, argv);
+    return winnow::cli::delivered(winnow::cli::run(argc, argv));
   } catch (const winnow::Error& e) { return winnow::cli::say(e.what(), e.kind()); } catch (const std::bad_alloc&) {
     return winnow::cli::say("out of memory", winnow::Failure::cannot_run);
   } catch (const std::exception& e) { return winnow::cli::say(e.what(), winnow::Failure::work); }

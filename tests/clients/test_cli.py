@@ -101,6 +101,7 @@ def test_profiles_threads_and_kernels_agree(winnow):
 @pytest.mark.parametrize("arguments, code, words", [
     (["frobnicate"], 2, ["frobnicate", "serve"]),
     (["sevre"], 2, ["did you mean serve?"]),
+    (["frobnicate", "--help"], 2, ["frobnicate", "serve"]),
     (["--nonsense"], 2, ["--nonsense"]),
     (["run", "--tempreature", "0"], 2, ["--tempreature", "did you mean --temperature?"]),
     (["run", MODEL], 2, ["-p"]),
@@ -158,6 +159,15 @@ def test_a_checkpoint_without_tokenizer(winnow, tmp_path):
     failed(winnow("run", str(tmp_path), "-p", "x"), 3, "chat_template.jinja")
     (tmp_path / "chat_template.jinja").write_text("{% if %}")
     failed(winnow("run", str(tmp_path), "-p", "x"), 3, "chat_template.jinja")
+    (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('roles\\nmust\\x1b alternate') }}")
+    failed(winnow("run", str(tmp_path), "-p", "x"), 1, "roles must")
+
+
+def test_output_that_is_lost_is_a_failure():
+    for arguments in (["--help"], ["info"], ["devices"], ["run", "-p", "Hello", "--max-tokens", "2"], ["chat", "--temperature", "0"]):
+        with open("/dev/full", "w") as full:
+            r = subprocess.run([WINNOW, *arguments], input="Hello\n", stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+        assert r.returncode == 1 and "stdout" in r.stderr and r.stderr.count("\n") == 1, (arguments, r.stderr)
 
 
 def test_chat_through_a_pipe(winnow):
