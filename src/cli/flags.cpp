@@ -6,6 +6,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <charconv>
 #include <numeric>
 #include <random>
 
@@ -15,6 +16,16 @@ namespace winnow::cli {
 namespace {
 
 constexpr const char* kModel = "model folder in the Hugging Face layout (config.json, *.safetensors, tokenizer.json)";
+
+// What CLI11 would take for one: a minus sign wraps around, and too many digits become the largest number.
+const CLI::Validator kSeed(
+    [](std::string& word) {
+      uint64_t seed = 0;
+      const auto [end, bad] = std::from_chars(word.data(), word.data() + word.size(), seed);
+      return bad == std::errc{} && end == word.data() + word.size() ? std::string()
+                                                                    : fmt::format("'{}' is not a whole number from 0 to 2^64 - 1", word);
+    },
+    "");
 
 Error wrong_flag(std::string_view flag, std::string_view why) { return Error(fmt::format("{}: {}", flag, why), Failure::usage); }
 
@@ -147,7 +158,7 @@ void add_sampling_flags(CLI::App& verb, SamplingFlags& f) {
   verb.add_option("--repetition-penalty", f.repetition_penalty, "over prompt and answer; 1: off")->check(CLI::Range(0.01, 10.0))->group(group);
   verb.add_option("--presence-penalty", f.presence_penalty, "over the answer; 0: off")->check(CLI::Range(-2.0, 2.0))->group(group);
   verb.add_option("--frequency-penalty", f.frequency_penalty, "over the answer; 0: off")->check(CLI::Range(-2.0, 2.0))->group(group);
-  verb.add_option("--seed", f.seed, "the same seed draws the same tokens; without it a seed is drawn")->group(group);
+  verb.add_option("--seed", f.seed, "the same seed draws the same tokens; without it a seed is drawn")->check(kSeed)->group(group);
 }
 
 ops::Sampling sampling_of(const SamplingFlags& f, const weights::Config& config) {

@@ -116,6 +116,8 @@ def test_profiles_threads_and_kernels_agree(winnow):
     (["run", MODEL, "-p", "x", "--temperature", "3"], 2, ["--temperature"]),
     (["run", MODEL, "-p", "x", "--temperature", "hot"], 2, ["--temperature"]),
     (["run", MODEL, "-p", "x", "--top-p", "0"], 2, ["--top-p"]),
+    (["run", MODEL, "-p", "x", "--seed", "-1"], 2, ["--seed", "-1"]),
+    (["run", MODEL, "-p", "x", "--seed", "18446744073709551616"], 2, ["--seed"]),
     (["run", MODEL, "-p", "x", "--max-tokens", "0"], 2, ["--max-tokens"]),
     (["run", MODEL, "-p", "x", "--max-tokens", "100000"], 2, ["max_tokens"]),
     (["run", MODEL, "-p", "x", "--profile", "slow"], 2, ["--profile", "slow"]),
