@@ -191,6 +191,8 @@ int chat(const ChatFlags& f) {
   model.max_batch = 1;
   Session session(model);
   session.chat_template();
+  sampling_of(f.sampling, session.config());
+  session.start();
   return Chat(f, session).talk();
 }
 

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <numeric>
 
 #include "base/json_writer.h"
@@ -157,6 +158,10 @@ int run(const RunFlags& f, bool has_prompt) {
   request.ignore_eos = f.ignore_eos;
   request.keep_logits = !f.logits.empty();
   const uint64_t seed = request.sampling.seed;
+  const auto pages = std::numeric_limits<int64_t>::max();  // known only once everything is planned; submit looks at them
+  if (auto why = engine::refusal(request, {.vocab_size = session.config().vocab_size, .max_context = session.max_context(), .pages = pages}))
+    throw *why;
+  session.start();
   Result<engine::Stream> stream = session.engine().submit(std::move(request));
   if (!stream) throw Error(stream.error().what(), stream.error().kind() == Failure::cannot_run ? Failure::cannot_run : Failure::usage);
   const Output out = generate(f, session, *stream, prompt);

@@ -23,6 +23,8 @@ int serve(ServeFlags f) {
   f.server.limits.grace = std::chrono::seconds(f.grace_s);
   server::Server server(f.server);
   Session session(f.model);
+  session.tokenizer();
+  session.start();
   server::Services services{.engine = session.engine(),
                             .tokenizer = session.tokenizer(),
                             .chat_template = session.has_chat_template() ? &session.chat_template() : nullptr,

@@ -47,34 +47,36 @@ Session::Session(const ModelFlags& flags) : folder_(model_folder(flags)), checkp
   apply_log_level(flags);
   const device::CpuOptions on = device_options(flags);
   const device::ForcedKernels forced = forced_kernels(flags);
-  models::Options options;
-  options.profile = profile_of(flags);
-  options.index_keys = index_keys_of(flags);
-  options.max_context = max_context_ = context_of(flags, config());
-  options.max_sequences = options.max_logit_rows = flags.max_batch;
+  options_.profile = profile_of(flags);
+  options_.index_keys = index_keys_of(flags);
+  options_.max_context = context_of(flags, config());
+  options_.max_sequences = options_.max_logit_rows = flags.max_batch;
 
   const fs::path folder(folder_);
   if (fs::exists(folder / "tokenizer.json")) tokenizer_.emplace(text::Tokenizer::load((folder / "tokenizer.json").string()).or_throw());
   if (tokenizer_ && (fs::exists(folder / "chat_template.jinja") || fs::exists(folder / "tokenizer_config.json")))
     template_.emplace(text::ChatTemplate::load(folder_).or_throw());
 
-  const auto start = std::chrono::steady_clock::now();
   device_ = device::make_cpu(on);
   device_->forced = forced;
   spdlog::info("device: {}", device_->description());
+}
+
+void Session::start() {
+  const auto start = std::chrono::steady_clock::now();
   {
     ProgressBar bar("loading " + name(), ProgressBar::Unit::bytes);
-    model_ = std::make_unique<models::Glm5Next>(*device_, checkpoint_, options, [&](int64_t done, int64_t total) { bar.update(done, total); });
+    model_ = std::make_unique<models::Glm5Next>(*device_, checkpoint_, options_, [&](int64_t done, int64_t total) { bar.update(done, total); });
   }
   engine::EngineOptions e;
-  e.max_batched_tokens = options.max_rows;
-  e.max_sequences = options.max_sequences;
-  e.max_context = options.max_context;
-  e.page_tokens = options.page_tokens;
+  e.max_batched_tokens = options_.max_rows;
+  e.max_sequences = options_.max_sequences;
+  e.max_context = options_.max_context;
+  e.page_tokens = options_.page_tokens;
   engine_ = std::make_unique<engine::Engine>(*device_, *model_, e);
   load_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const device::PlanLine& line : device_->plan()) spdlog::info("memory: {:>10.1f} MB {}", static_cast<double>(line.bytes) * 1e-6, line.what);
-  spdlog::info("{} is ready after {:.2f} s: profile {}, context {}", name(), load_s_, models::name_of(options.profile), max_context_);
+  spdlog::info("{} is ready after {:.2f} s: profile {}, context {}", name(), load_s_, models::name_of(options_.profile), options_.max_context);
 }
 
 std::string Session::name() const {

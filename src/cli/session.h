@@ -1,5 +1,6 @@
 // What chat, run and serve start from: a checkpoint opened, a device, the model on it, its tokenizer and template, and the
-// engine. Made in the order in which mistakes are cheap to find: files first, weights last.
+// engine. Mistakes are found while they are cheap: the constructor reads what is small, the caller checks what it needs of
+// that, and start() loads the weights, which may take minutes.
 #pragma once
 
 #include <memory>
@@ -24,6 +25,7 @@ std::string model_folder(const ModelFlags& flags);
 class Session {
  public:
   explicit Session(const ModelFlags& flags);  // throws Error
+  void start();                               // throws Error; model() and engine() exist only then
 
   const std::string& folder() const { return folder_; }
   std::string name() const;  // of the model: the last part of its folder's path
@@ -32,7 +34,7 @@ class Session {
   device::Device& device() { return *device_; }
   models::Glm5Next& model() { return *model_; }
   engine::Engine& engine() { return *engine_; }
-  int64_t max_context() const { return max_context_; }
+  int64_t max_context() const { return options_.max_context; }
   double load_s() const { return load_s_; }
 
   // A checkpoint may come without them; what needs one says so.
@@ -46,7 +48,7 @@ class Session {
   weights::Checkpoint checkpoint_;
   std::optional<text::Tokenizer> tokenizer_;
   std::optional<text::ChatTemplate> template_;
-  int64_t max_context_ = 0;
+  models::Options options_;
   double load_s_ = 0;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<models::Glm5Next> model_;

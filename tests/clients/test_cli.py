@@ -157,6 +157,9 @@ def test_a_checkpoint_without_tokenizer(winnow, tmp_path):
     assert r.returncode == 0 and len(json.loads(r.stdout)["tokens"]) == 3
     failed(winnow("run", str(tmp_path), "-p", "x"), 3, "tokenizer.json")
     failed(winnow("chat", str(tmp_path)), 3, "tokenizer.json")
+    failed(winnow("serve", str(tmp_path), "--port", "0", "--log-level", "warn"), 3, "tokenizer.json")
+    r = winnow("serve", str(tmp_path), "--port", "0", "--log-level", "info")
+    assert r.returncode == 3 and "memory:" not in r.stderr, r.stderr  # found out before the weights are loaded
     (tmp_path / "tokenizer.json").symlink_to(os.path.join(MODEL, "tokenizer.json"))
     failed(winnow("run", str(tmp_path), "-p", "x"), 3, "chat_template.jinja")
     (tmp_path / "chat_template.jinja").write_text("{% if %}")
