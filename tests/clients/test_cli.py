@@ -172,7 +172,8 @@ def test_output_that_is_lost_is_a_failure():
     for arguments in (["--help"], ["info"], ["devices"], ["run", "-p", "Hello", "--max-tokens", "2"], ["chat", "--temperature", "0"]):
         with open("/dev/full", "w") as full:
             r = subprocess.run([WINNOW, *arguments], input="Hello\n", stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
-        assert r.returncode == 1 and "stdout" in r.stderr and r.stderr.count("\n") == 1, (arguments, r.stderr)
+        assert r.returncode == 1, (arguments, r.stderr)
+        assert r.stderr.splitlines()[-1].startswith("winnow: stdout"), (arguments, r.stderr)  # a slow load puts its progress before it
 
 
 def test_chat_through_a_pipe(winnow):
