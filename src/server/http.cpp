@@ -45,11 +45,13 @@ class Bell : public std::enable_shared_from_this<Bell> {
   }
   // False if nothing rang for so long.
   asio::awaitable<bool> wait(std::chrono::steady_clock::duration longest) {
+    bool late = false;
     if (!rung_) {
       timer_.expires_after(longest);
-      co_await timer_.async_wait(kResult);
+      auto [cancelled] = co_await timer_.async_wait(kResult);
+      late = !cancelled;  // a ring that was already seen may cancel too: look again, it costs nothing
     }
-    co_return rung_.exchange(false);
+    co_return rung_.exchange(false) || !late;
   }
   bool gone = false;   // the client
   bool abort = false;  // the grace is over

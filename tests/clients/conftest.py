@@ -18,11 +18,11 @@ class Server:
         self.name, self.port = found[1], int(found[2])
         self.url = f"http://127.0.0.1:{self.port}"
 
-    def stop(self, sig=signal.SIGTERM, timeout=30):
+    def stop(self, sig=signal.SIGTERM, timeout=120):
         self.process.send_signal(sig)
         return self.process.wait(timeout)
 
-    def connect(self, timeout=20):
+    def connect(self, timeout=100):
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
 
 

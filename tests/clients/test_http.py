@@ -130,7 +130,7 @@ def test_slow_requests_do_not_hold_others_up(server):
     assert time.time() - start < 10
     start = time.time()
     assert slow[0].recv(1) == b""  # given up by the server
-    assert time.time() - start < 20
+    assert time.time() - start < 40
     for s in slow:
         s.close()
 
