@@ -1,5 +1,5 @@
 # winnow_library(NAME LINK ...): the static library winnow_NAME of src/NAME, and its tests (x_test.cpp beside what
-# they test) as NAME_test. Only what it links can be included, so the build enforces the layering.
+# they test) as NAME_test. Only what it links, directly or not, can be included.
 # An interface folder per library makes that true: src/ is the include root, but a folder is visible only through
 # the staged link in the build tree of the libraries that one links.
 function(winnow_library name)

@@ -3,7 +3,8 @@
 // f32 accumulation. One order for every row, whatever the number of rows: element j of a row goes to lane j % 16 in
 // ascending order, the 16 lanes are folded in halves. An e4m3 weight is its code times its block's scale, rounded to f32;
 // with f32 and bf16 weights alike it enters by one fused multiply-add. Kernels that use bf16 products with pairwise sums (AVX-512-BF16,
-// AMX) have another order, again the same for every number of rows; they fit only bf16 x.
+// AMX) have another order, again the same for every number of rows: each 128 columns of e4m3 are summed from zero and enter
+// times the block's scale. They fit only bf16 x.
 #pragma once
 
 #include "ops/op.h"
