@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace winnow::device {
@@ -26,7 +28,7 @@ void pin(pthread_t thread, int cpu) {
 
 }  // namespace
 
-Workers::Workers(int count) : count_(count) {
+Workers::Workers(int count) : count_(count), slots_(static_cast<size_t>(std::max(count, 1))) {
   check(count >= 1, "a device needs a worker");
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -50,13 +52,27 @@ void Workers::pin_caller() {
   if (!cpus_.empty()) pin(pthread_self(), cpus_[0]);
 }
 
-void Workers::start(Task task, void* context) {
+bool Workers::begin(int worker, uint32_t generation) {
+  std::atomic<uint32_t>& begun = slots_[static_cast<size_t>(worker)].begun;
+  uint32_t last = begun.load(std::memory_order_relaxed);
+  // Generations wrap around; a worker that woke late may hold one that is over.
+  return static_cast<int32_t>(generation - last) > 0 && begun.compare_exchange_strong(last, generation, std::memory_order_acquire);
+}
+
+void Workers::start(int parts, Task task, void* context) {
   task_ = task;
   context_ = context;
-  pending_.store(count_ - 1, std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
+  pending_.store(parts - 1, std::memory_order_relaxed);
+  const uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
+  for (int w = parts; w < count_; ++w) slots_[static_cast<size_t>(w)].begun.store(generation, std::memory_order_relaxed);
+  generation_.store(generation, std::memory_order_seq_cst);  // before notify_all looks for sleepers
   generation_.notify_all();
   task(context, 0);
+  for (int w = 1; w < parts; ++w)
+    if (begin(w, generation)) {
+      task(context, w);
+      pending_.fetch_sub(1, std::memory_order_relaxed);
+    }
   for (int spins = 0; pending_.load(std::memory_order_acquire) != 0; ++spins) {
     pause_cpu();
     if (spins > kSpins) sched_yield();  // a worker that lost its processor needs ours
@@ -74,6 +90,7 @@ void Workers::loop(int worker) {
     }
     seen = now;
     if (stop_.load(std::memory_order_relaxed)) return;
+    if (!begin(worker, now)) continue;
     task_(context_, worker);
     pending_.fetch_sub(1, std::memory_order_release);
   }
