@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "base/json_writer.h"
+#include "base/progress.h"
 #include "cli/flags.h"
 #include "cli/runner.h"
 #include "cli/session.h"
@@ -171,9 +172,9 @@ int bench(const BenchFlags& f) {
   if (f.shape.empty()) {
     model = std::make_unique<models::Glm5Next>(*device, weights::Checkpoint::open(model_folder(f.model)).or_throw(), o);
   } else {
-    fmt::print(stderr, "making {} layers of random weights\n", f.layers);
     static const weights::Config config = glm_5_3_flash(f.layers);
-    model = std::make_unique<models::Glm5Next>(*device, config, o, 1);
+    ProgressBar bar(fmt::format("making {} layers of random weights", f.layers), ProgressBar::Unit::bytes);
+    model = std::make_unique<models::Glm5Next>(*device, config, o, 1, [&](int64_t done, int64_t total) { bar.update(done, total); });
   }
   const double load_s = now() - start;
   int64_t weight_bytes = 0;

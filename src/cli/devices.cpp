@@ -51,7 +51,10 @@ void write_json(const device::Device& device, const std::vector<Choice>& choices
   const device::Caps& caps = device.caps();
   JsonWriter w({.spaced = true});
   w.begin_object().field("processor", processor()).field("backend", device::name_of(caps.backend)).field("isa", device::name_of(caps.isa));
-  w.field("best_isa", device::name_of(device::detect_isa())).field("workers", caps.workers).field("memory_bytes", caps.memory_bytes);
+  w.field("best_isa", device::name_of(device::detect_isa()))
+      .field("workers", caps.workers)
+      .field("memory_bytes", caps.memory_bytes)
+      .field("free_bytes", caps.free_bytes);
   w.key("ops").begin_array();
   for (const Choice& c : choices) {
     w.begin_object().field("op", c.op->op).key("kernel");
@@ -76,7 +79,8 @@ void print(const device::Device& device, const std::vector<Choice>& choices, boo
   fmt::print("device      {}\n", device.description());
   fmt::print("threads     {} of {} processors\n", caps.workers, sysconf(_SC_NPROCESSORS_ONLN));
   fmt::print("set         {} (this machine has {})\n", device::name_of(caps.isa), device::name_of(device::detect_isa()));
-  fmt::print("memory      {:.1f} GB\n", static_cast<double>(caps.memory_bytes) * 1e-9);
+  fmt::print("memory      {:.1f} GB, {:.1f} GB of it free\n", static_cast<double>(caps.memory_bytes) * 1e-9,
+             static_cast<double>(caps.free_bytes) * 1e-9);
   fmt::print("back ends   cpu and ref are in this build; cuda, hip, vulkan and sim are not\n\n");
   fmt::print("{:<14}kernel, at the shapes of GLM-5.3-Flash\n", "op");
   for (const Choice& c : choices) {

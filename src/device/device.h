@@ -34,6 +34,7 @@ struct Caps {
   Isa isa = Isa::baseline;   // CPU: the set in use, at most what the machine has
   int workers = 1;           // CPU: worker threads
   int64_t memory_bytes = 0;  // what the device has in all
+  int64_t free_bytes = 0;    // what of it this process could get when the device was made
 };
 
 // Move-only owner of device memory, aligned to at least 64 bytes (to 2 MiB and asked to be huge pages from 2 MiB on).

@@ -27,7 +27,7 @@ void check_options(const EngineOptions& o, const models::Options& m) {
 int64_t default_budget(const device::Device& device) {
   int64_t planned = 0;
   for (const device::PlanLine& line : device.plan()) planned += line.bytes;
-  return (device.caps().memory_bytes - planned) / 2;
+  return (device.caps().free_bytes - planned) / 2;
 }
 
 }  // namespace
@@ -81,7 +81,7 @@ Result<Stream> Engine::submit(Request request) {
   return Stream(std::move(outbox));
 }
 
-bool Engine::healthy(std::chrono::milliseconds deadline) { return impl_->inbox->healthy(deadline); }
+Pulse Engine::pulse(std::chrono::steady_clock::time_point since) { return impl_->inbox->pulse(since); }
 Totals Engine::totals() const { return impl_->inbox->totals(); }
 const RequestLimits& Engine::limits() const { return impl_->limits; }
 

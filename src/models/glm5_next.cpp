@@ -578,11 +578,11 @@ Glm5Next::Glm5Next(device::Device& device, const weights::Checkpoint& checkpoint
   impl_->allocate();
 }
 
-Glm5Next::Glm5Next(device::Device& device, const weights::Config& config, const Options& options, uint64_t seed)
+Glm5Next::Glm5Next(device::Device& device, const weights::Config& config, const Options& options, uint64_t seed, const weights::Progress& progress)
     : impl_(std::make_unique<Impl>(device, config, options)) {
   RandomSource source(config, device, seed);
   impl_->want_all(source);
-  for (device::Buffer& m : source.load()) impl_->memory.push_back(std::move(m));
+  for (device::Buffer& m : source.load(progress)) impl_->memory.push_back(std::move(m));
   impl_->allocate();
 }
 

@@ -58,7 +58,7 @@ class Glm5Next {
   // Loads the weights, chooses the kernels, allocates workspaces. Throws Error.
   Glm5Next(device::Device& device, const weights::Checkpoint& checkpoint, const Options& options, const weights::Progress& progress = {});
   // Random weights of a config's shapes, for benchmarks: `types` as the published checkpoint has them (block FP8 and bf16).
-  Glm5Next(device::Device& device, const weights::Config& config, const Options& options, uint64_t seed);
+  Glm5Next(device::Device& device, const weights::Config& config, const Options& options, uint64_t seed, const weights::Progress& progress = {});
   ~Glm5Next();
 
   const weights::Config& config() const;

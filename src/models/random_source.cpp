@@ -1,5 +1,6 @@
 #include "models/random_source.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 
@@ -35,9 +36,17 @@ DType RandomSource::type_of(const std::string& name) const {
   return DType::bf16;
 }
 
-std::byte* RandomSource::take(int64_t bytes) {
-  memory_.push_back(device_.allocate("weights", round_up(bytes, 64)));
-  return memory_.back().data();
+std::vector<device::Buffer> RandomSource::load(const weights::Progress& progress) {
+  int64_t total = 0, done = 0;
+  for (const Wish& w : wishes_) total += round_up(w.bytes, 64);
+  std::vector<device::Buffer> memory;
+  memory.push_back(device_.allocate("weights", total));
+  for (const Wish& w : wishes_) {
+    w.fill(memory[0].data() + done);
+    done += round_up(w.bytes, 64);
+    if (progress) progress(done, total);
+  }
+  return memory;
 }
 
 // Eight random bytes at a time: (random & keep) | set.
@@ -51,19 +60,23 @@ void RandomSource::fill(std::byte* to, int64_t words, uint64_t keep, uint64_t se
 
 void RandomSource::matrix(Matrix* to, const std::string& name, int64_t n, int64_t k) {
   const DType type = type_of(name);
-  std::byte* data = take(bytes_of(type, n * k));
-  const int64_t words = ceil_div(bytes_of(type, n * k), 8);
+  const int64_t codes = round_up(bytes_of(type, n * k), 64), words = ceil_div(bytes_of(type, n * k), 8);
   if (type == DType::e4m3) {
-    fill(data, words, 0x8787878787878787u, 0x3838383838383838u);  // sign and mantissa random, exponent 0: +-[1, 2)
-    const int64_t blocks = ceil_div(n, kFp8Block) * ceil_div(k, kFp8Block);
-    float* scale = reinterpret_cast<float*>(take(blocks * 4));
-    for (int64_t i = 0; i < blocks; ++i) scale[i] = std::ldexp(1.0f, unit_exponent(k));
-    to->scale = ConstTensorView(reinterpret_cast<std::byte*>(scale), DType::f32, {ceil_div(n, kFp8Block), ceil_div(k, kFp8Block)});
-  } else {
-    const uint64_t exponent = static_cast<uint64_t>(127 + unit_exponent(k)) << 7;
-    fill(data, words, 0x807f807f807f807fu, exponent * 0x0001000100010001u);
+    const int64_t rows = ceil_div(n, kFp8Block), columns = ceil_div(k, kFp8Block);
+    wishes_.push_back({codes + rows * columns * 4, [=, this](std::byte* data) {
+                         // Sign and mantissa random, exponent 0: +-[1, 2).
+                         fill(data, words, 0x8787878787878787u, 0x3838383838383838u);
+                         std::fill_n(reinterpret_cast<float*>(data + codes), rows * columns, std::ldexp(1.0f, unit_exponent(k)));
+                         to->data = ConstTensorView(data, type, {n, k});
+                         to->scale = ConstTensorView(data + codes, DType::f32, {rows, columns});
+                       }});
+    return;
   }
-  to->data = ConstTensorView(data, type, {n, k});
+  wishes_.push_back({codes, [=, this](std::byte* data) {
+                       const uint64_t exponent = static_cast<uint64_t>(127 + unit_exponent(k)) << 7;
+                       fill(data, words, 0x807f807f807f807fu, exponent * 0x0001000100010001u);
+                       to->data = ConstTensorView(data, type, {n, k});
+                     }});
 }
 
 void RandomSource::f32(ConstTensorView* to, const std::string&, std::vector<int64_t> shape) {
@@ -71,23 +84,28 @@ void RandomSource::f32(ConstTensorView* to, const std::string&, std::vector<int6
   v.dtype = DType::f32;
   v.rank = static_cast<int>(shape.size());
   int64_t elements = 1;
-  for (int i = v.rank - 1; i >= 0; --i) {
-    v.shape[static_cast<size_t>(i)] = shape[static_cast<size_t>(i)];
-    v.stride[static_cast<size_t>(i)] = elements;
-    elements *= shape[static_cast<size_t>(i)];
+  for (size_t i = shape.size(); i-- > 0;) {
+    v.shape[i] = shape[i];
+    v.stride[i] = elements;
+    elements *= shape[i];
   }
-  float* data = reinterpret_cast<float*>(take(elements * 4));
-  const uint64_t seed = splitmix(seed_ += 0x51ed27);
-  for (int64_t i = 0; i < elements; ++i) data[i] = 0.5f + static_cast<float>(splitmix(seed ^ static_cast<uint64_t>(i)) >> 40) * 0x1p-25f;
-  v.data = reinterpret_cast<std::byte*>(data);
-  *to = v;
+  wishes_.push_back({elements * 4, [=, this](std::byte* data) {
+                       const uint64_t seed = splitmix(seed_ += 0x51ed27);
+                       for (int64_t i = 0; i < elements; ++i)
+                         reinterpret_cast<float*>(data)[i] = 0.5f + static_cast<float>(splitmix(seed ^ static_cast<uint64_t>(i)) >> 40) * 0x1p-25f;
+                       *to = v;
+                       to->data = data;
+                     }});
 }
 
 void RandomSource::visit(const std::string&, int64_t n, int64_t k, std::function<void(ConstTensorView)> use) {
-  std::vector<float> values(static_cast<size_t>(n * k));
-  const float size = std::ldexp(1.0f, unit_exponent(k));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = size * (static_cast<float>(splitmix(seed_ ^ i) >> 40) * 0x1p-23f - 1.0f);
-  use(ConstTensorView(reinterpret_cast<const std::byte*>(values.data()), DType::f32, {n, k}));
+  wishes_.push_back({0, [=, this](std::byte*) {
+                       std::vector<float> values(static_cast<size_t>(n * k));
+                       const float size = std::ldexp(1.0f, unit_exponent(k));
+                       for (size_t i = 0; i < values.size(); ++i)
+                         values[i] = size * (static_cast<float>(splitmix(seed_ ^ i) >> 40) * 0x1p-23f - 1.0f);
+                       use(ConstTensorView(reinterpret_cast<const std::byte*>(values.data()), DType::f32, {n, k}));
+                     }});
 }
 
 }  // namespace winnow::models

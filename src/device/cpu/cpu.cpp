@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/units.h"
+#include "device/cpu/memory.h"
 #include "device/cpu/workers.h"
 #include "device/device.h"
 
@@ -42,6 +43,7 @@ class Cpu final : public Device {
              .isa = std::min(o.isa, detect_isa()),
              .workers = workers_.count(),
              .memory_bytes = static_cast<int64_t>(info.totalram) * info.mem_unit};
+    caps_.free_bytes = std::min(caps_.memory_bytes, available_memory());
     if (o.backend == Backend::cpu && caps_.isa < Isa::avx2)
       throw Error("this CPU lacks AVX2 and FMA, which the cpu back end needs; --backend ref runs anywhere, slowly");
   }
@@ -59,11 +61,14 @@ class Cpu final : public Device {
     if (bytes == 0) return {};
     const size_t mapped = static_cast<size_t>(round_up(bytes, kHugePage));
     void* p = MAP_FAILED;
-    if (allocated_ + bytes <= caps_.memory_bytes)  // an overcommitted mapping would fail later, at first touch
+    if (allocated_ + bytes <= caps_.free_bytes)  // an overcommitted mapping would fail later, at first touch
       p = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
-      throw error("{} needs {:.2f} GB, which does not fit: this machine has {:.2f} GB and {:.2f} GB are already planned", what,
-                  static_cast<double>(bytes) * 1e-9, static_cast<double>(caps_.memory_bytes) * 1e-9, static_cast<double>(allocated_) * 1e-9);
+      throw error(
+          "{} needs {:.2f} GB, which does not fit: of {:.2f} GB of memory {:.2f} GB were free and {:.2f} GB of those are planned; free some or ask "
+          "for less",
+          what, static_cast<double>(bytes) * 1e-9, static_cast<double>(caps_.memory_bytes) * 1e-9, static_cast<double>(caps_.free_bytes) * 1e-9,
+          static_cast<double>(allocated_) * 1e-9);
     if (bytes >= kHugePage) ::madvise(p, mapped, MADV_HUGEPAGE);
     allocated_ += bytes;
     account(what, bytes);
