@@ -34,8 +34,9 @@ class Engine {
   // Any thread. Refused (an Error that names the field) if it can never run: empty or too long prompt, token out of range,
   // bad parameters; or if the engine has stopped.
   Result<Stream> submit(Request request);
-  // True if a step finished within `deadline` or a probe of the idle loop did.
-  bool healthy(std::chrono::milliseconds deadline);
+  // Whether the engine thread showed itself, by the end of a step or by an answer to this question, at or after `since`.
+  // Never waits: ask again a little later.
+  Pulse pulse(std::chrono::steady_clock::time_point since);
   using Totals = engine::Totals;
   Totals totals() const;  // as of the last step
   const RequestLimits& limits() const;

@@ -24,14 +24,13 @@ void Inbox::stop() {
   arrived_.notify_one();
 }
 
-bool Inbox::healthy(std::chrono::milliseconds deadline) {
-  std::unique_lock lock(mutex_);
-  const Clock::time_point asked = Clock::now();
-  if (closed_) return false;
-  if (last_shown_ + deadline >= asked) return true;
+Pulse Inbox::pulse(Clock::time_point since) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) return Pulse::stopped;
+  if (last_shown_ >= since) return Pulse::alive;
   probed_ = true;
   arrived_.notify_one();
-  return shown_.wait_until(lock, asked + deadline, [&] { return closed_ || last_shown_ >= asked; }) && !closed_;
+  return Pulse::asked;
 }
 
 Totals Inbox::totals() const {
@@ -63,13 +62,11 @@ void Inbox::close(std::string reason, Mail* mail) {
   closed_ = std::move(reason);
   *mail = std::move(mail_);
   mail_ = {};
-  shown_.notify_all();
 }
 
 void Inbox::show_life() {
   probed_ = false;
   last_shown_ = Clock::now();
-  shown_.notify_all();
 }
 
 }  // namespace winnow::engine

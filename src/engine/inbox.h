@@ -2,7 +2,6 @@
 // that both sides touch; everything in it is guarded by one mutex that is held for moments only.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -20,8 +19,9 @@ class Inbox {
   std::optional<Error> submit(std::unique_ptr<Sequence> sequence);  // refused once the engine has stopped
   void cancel(RequestId id);
   void stop();
-  // True if the engine thread showed itself within `deadline`, or answers in that time.
-  bool healthy(std::chrono::milliseconds deadline);
+  // Whether the engine thread showed itself at or after `since`; if not, it is asked to, which an idle one does at once and
+  // a busy one after its step.
+  Pulse pulse(Clock::time_point since);
   Totals totals() const;
 
   // Engine thread.
@@ -42,7 +42,7 @@ class Inbox {
   void show_life();  // with mutex_ held
 
   mutable std::mutex mutex_;
-  std::condition_variable arrived_, shown_;
+  std::condition_variable arrived_;
   // Guarded by mutex_.
   Mail mail_;
   std::optional<std::string> closed_;

@@ -51,6 +51,9 @@ struct Timings {
   int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
 };
 
+// What is known of the engine thread's life.
+enum class Pulse : uint8_t { alive, asked, stopped };
+
 struct Totals {
   int64_t steps = 0, running = 0, waiting = 0, prompt_tokens = 0, generated_tokens = 0;
   int64_t pages = 0, free_pages = 0, states = 0, free_states = 0;

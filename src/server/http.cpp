@@ -297,11 +297,19 @@ asio::awaitable<bool> Server::State::route(Connection& c, const HttpRequest& req
   co_return co_await generate(c, request, kind);
 }
 
+// True if the engine thread showed itself within the deadline, or does so until another one. Asks in turns: a thread that
+// waits would be missing to the requests.
 asio::awaitable<bool> Server::State::healthy() {
-  bool well = false;
-  auto ask = [&] { well = services().engine.healthy(options.limits.health_deadline); };
-  co_await aside(ask);
-  co_return well;
+  constexpr std::chrono::milliseconds kTurn{5};
+  const auto asked = std::chrono::steady_clock::now();
+  const auto deadline = options.limits.health_deadline;
+  for (;;) {
+    const engine::Pulse pulse = services().engine.pulse(asked - deadline);
+    if (pulse != engine::Pulse::asked) co_return pulse == engine::Pulse::alive;
+    if (std::chrono::steady_clock::now() >= asked + deadline) co_return false;
+    asio::steady_timer turn(io, kTurn);
+    co_await turn.async_wait(kResult);
+  }
 }
 
 HttpResponse Server::State::refused(const HttpRequest& request, const Refusal& refusal, bool keep_alive) const {
@@ -493,11 +501,11 @@ void Server::listen(const Services& services) {
   error_code bad;
   state_->acceptor.listen(asio::socket_base::max_listen_connections, bad);
   if (bad) throw Error(fmt::format("--port: cannot listen at {}: {}", url(), bad.message()), Failure::cannot_run);
+  state_->signals.add(SIGINT);  // whoever hears that it listens may tell it to stop
+  state_->signals.add(SIGTERM);
 }
 
 void Server::run() {
-  state_->signals.add(SIGINT);
-  state_->signals.add(SIGTERM);
   asio::co_spawn(state_->io, state_->watch_signals(), asio::detached);
   asio::co_spawn(state_->io, state_->accept(), asio::detached);
   state_->io.run();
