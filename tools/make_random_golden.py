@@ -98,7 +98,7 @@ def draw_shape(seed, fixed):
         top_k=pick(1, room, int(r.integers(1, room + 1))), shared_experts=pick(1, 1, 2, 3), groups=groups, kept_groups=kept,
         normalise=pick(True, True, False), scaling=pick(1.0, 2.5, 0.5), limit=pick(10.0, 0.3, 1.0, None), heads=int(r.integers(1, 6)),
         q_lora=pick(5, 16, 24, 33), kv_lora=pick(1, 7, 16, 20, 33, 65), nope=pick(1, 5, 12, 16, 31), v=pick(1, 3, 10, 16, 33),
-        index_heads=pick(1, 2, 3, 4, 5, 8, 16), index_dim=pick(1, 3, 8, 15, 16, 17, 32, 40), kpool=pick(1, 2, 4, 8, 16, 32, 64),
+        index_heads=pick(1, 2, 3, 4, 5, 8, 16), index_dim=pick(1, 3, 8, 15, 16, 17, 32, 40), kpool=pick(1, 2, 3, 4, 5, 8, 12, 16, 32, 64),
         slots=pick(1, 2, 3, 5, 8), tail=pick(True, True, True, False), kda_heads=int(r.integers(1, 6)), kda_dim=pick(1, 4, 7, 16, 20, 33),
         taps=pick(1, 2, 3, 4, 4), bound=pick(-5.0, -5.0, -1.0, None), streams=int(r.integers(1, 9)), sinkhorn=pick(1, 2, 7, 20),
         eps=pick(1e-5, 1e-6, 1e-2), hc_eps=pick(1e-6, 1e-3), tied=pick(True, False, False), fp8=pick(True, False, False), fused=pick(True, False),
@@ -165,6 +165,9 @@ SETS = {
                             fp8=False, fused=True, mixed=True, lengths=(15, 31, 33, 65, 192))),
     "page-pools": (7, dict(hidden=12, vocab=2, layers="MS", mlps="dd", intermediate=1, heads=2, q_lora=16, kv_lora=1, nope=1, v=1, index_heads=2, index_dim=1,
                            kpool=64, slots=1, streams=8, sinkhorn=20, lengths=(63, 64, 65, 127, 300))),
+    "uneven-pools": (8, dict(hidden=16, vocab=40, layers="MKM", mlps="ded", intermediate=24, moe_intermediate=9, experts=4, top_k=2, heads=2, q_lora=12,
+                             kv_lora=18, nope=8, v=7, index_heads=3, index_dim=12, kpool=5, slots=3, kda_heads=2, kda_dim=12, taps=3, streams=2,
+                             lengths=(4, 5, 16, 65, 319, 321))),  # no page of 64 holds whole pools
 }
 
 

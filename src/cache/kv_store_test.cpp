@@ -63,6 +63,7 @@ TEST(KvLayout, RefusesPagesThatDoNotFitTheModel) {
   EXPECT_NE(message_of([&] { KvLayout(s, 32); }).find("KDA"), std::string::npos);
   s.kpool = 12;
   EXPECT_NE(message_of([&] { KvLayout(s, 64); }).find("index_kpool 12"), std::string::npos);
+  EXPECT_EQ(KvLayout(s, 192).page_states, 16);  // the least that holds whole chunks and whole pools
   s.kpool = 0;
   EXPECT_NE(message_of([&] { KvLayout(s, 64); }).find("index_kpool 0"), std::string::npos);
   s = published();

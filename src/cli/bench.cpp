@@ -165,7 +165,7 @@ int bench(const BenchFlags& f) {
   o.index_keys = index_keys_of(f.model);
   o.max_rows = std::max<int64_t>(round_up(std::min<int64_t>(f.prompt, 512), kChunkGrid), kChunkGrid);
   o.max_sequences = o.max_logit_rows = f.batch;
-  o.max_context = round_up(std::max(f.context + 1024, f.prompt), o.page_tokens);
+  o.max_context = round_up(std::max(f.context + 1024, f.prompt), kChunkGrid);
   std::unique_ptr<models::Glm5Next> model;
   std::string name = f.shape.empty() ? model_folder(f.model) : fmt::format("{}, {} layers, random weights", f.shape, f.layers);
   const double start = now();

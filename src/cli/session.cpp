@@ -72,7 +72,6 @@ void Session::start() {
   e.max_batched_tokens = options_.max_rows;
   e.max_sequences = options_.max_sequences;
   e.max_context = options_.max_context;
-  e.page_tokens = options_.page_tokens;
   engine_ = std::make_unique<engine::Engine>(*device_, *model_, e);
   load_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const device::PlanLine& line : device_->plan()) spdlog::info("memory: {:>10.1f} MB {}", static_cast<double>(line.bytes) * 1e-6, line.what);

@@ -429,7 +429,7 @@ int verify(device::Device& device, const std::string& dir, const models::Options
   }
   o.max_rows = std::max<int64_t>(512, round_up(o.max_logit_rows, kChunkGrid));
   o.max_sequences = 1;
-  o.max_context = round_up(longest, o.page_tokens);
+  o.max_context = round_up(longest, kChunkGrid);
   const Tolerance stated = tolerance_of(o.profile);
   Side side(device, checkpoint, o);
   std::unique_ptr<Side> exact;

@@ -18,7 +18,6 @@ void check_options(const EngineOptions& o, const models::Options& m) {
   within("max_sequences", o.max_sequences, "max_sequences", m.max_sequences);
   within("max_sequences", o.max_sequences, "max_logit_rows", m.max_logit_rows);
   within("max_context", o.max_context, "max_context", m.max_context);
-  if (o.page_tokens != m.page_tokens) throw error("page_tokens is {} and the model's is {}; they must be equal", o.page_tokens, m.page_tokens);
   if (o.chunk_grid % kChunkGrid != 0 && m.profile != models::Profile::exact)
     throw error("chunk_grid is {}; profile {} needs a multiple of {}", o.chunk_grid, models::name_of(m.profile), kChunkGrid);
 }
@@ -34,16 +33,19 @@ int64_t default_budget(const device::Device& device) {
 
 struct Engine::Impl {
   Impl(device::Device& device, models::Glm5Next& model, const EngineOptions& o)
-      : layout(model.kv_spec(), o.page_tokens),
+      : layout(model.kv_spec(), model.options().page_tokens),
         sizes(cache::sizes_for(layout, o.max_sequences, o.max_context, o.kv_bytes > 0 ? o.kv_bytes : default_budget(device))),
         store(device, model.kv_spec(), layout, sizes),
-        limits{.vocab_size = model.config().vocab_size, .max_context = o.max_context, .pages = sizes.pages, .page_tokens = o.page_tokens},
+        limits{.vocab_size = model.config().vocab_size, .max_context = o.max_context, .pages = sizes.pages, .page_tokens = layout.page_tokens},
         inbox(std::make_shared<Inbox>()),
         loop({.forward = [&model, this](const models::Batch& b) { model.forward(b, store.views()); },
               .logits = [&model] { return model.logits(); },
               .folded_after = [&model](const models::SequenceRows& r) { return model.folded_after(r); },
               .vocab_size = limits.vocab_size},
-             {.max_batched_tokens = o.max_batched_tokens, .max_sequences = o.max_sequences, .page_tokens = o.page_tokens, .chunk_grid = o.chunk_grid},
+             {.max_batched_tokens = o.max_batched_tokens,
+              .max_sequences = o.max_sequences,
+              .page_tokens = layout.page_tokens,
+              .chunk_grid = o.chunk_grid},
              sizes.pages, inbox),
         thread([this, &device] {
           device.pin_caller();

@@ -20,9 +20,8 @@ struct EngineOptions {
   int64_t max_batched_tokens = 512;  // rows of a step, at least kChunkGrid; at most the model's max_rows
   int64_t max_sequences = 16;        // running at once
   int64_t max_context = 32768;       // prompt and output of one request
-  int64_t page_tokens = 64;
-  int64_t kv_bytes = 0;             // budget of pages and states; 0: enough for max_sequences full contexts, at most half of free memory
-  int64_t chunk_grid = kChunkGrid;  // where prefill chunks may end; no multiple of kChunkGrid only in profile exact, for tests
+  int64_t kv_bytes = 0;              // budget of pages and states; 0: enough for max_sequences full contexts, at most half of free memory
+  int64_t chunk_grid = kChunkGrid;   // where prefill chunks may end; no multiple of kChunkGrid only in profile exact, for tests
 };
 
 class Engine {

@@ -225,7 +225,6 @@ TEST(EngineOptions, AreRefusedWhenTheyDoNotFitTheModel) {
       {"max_sequences", [](EngineOptions& o) { o.max_sequences = 17; }},
       {"max_sequences", [](EngineOptions& o) { o.max_sequences = 0; }},
       {"max_context", [](EngineOptions& o) { o.max_context = 4096; }},
-      {"page_tokens", [](EngineOptions& o) { o.page_tokens = 128; }},
       {"chunk_grid", [](EngineOptions& o) { o.chunk_grid = 32; }},
       {"KV cache", [](EngineOptions& o) { o.kv_bytes = 1; }},
   };

@@ -3,6 +3,7 @@
 #include "models/glm5_next.h"
 
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "models/glm5_next_parts.h"
@@ -16,6 +17,11 @@ Result<Profile> parse_profile(std::string_view name) {
   if (name == "exact") return Profile::exact;
   if (name == "fast") return Profile::fast;
   return Error(fmt::format("unknown profile '{}' (known: exact, fast)", name), Failure::usage);
+}
+
+Options with_pages(Options o, const weights::Config& c) {
+  if (o.page_tokens == 0) o.page_tokens = std::lcm(kChunkGrid, std::max<int64_t>(c.index_kpool, 1));
+  return o;
 }
 
 struct Glm5Next::Impl {
@@ -33,17 +39,20 @@ struct Glm5Next::Impl {
   int64_t scratch_bytes = 0, bytes_per_token = 0, rows_live = 0;
 
   Impl(device::Device& d, const weights::Config& c, const Options& o)
-      : device(d), config(c), options(o), act(o.profile == Profile::exact ? DType::f32 : DType::bf16) {
+      : device(d), config(c), options(with_pages(o, c)), act(o.profile == Profile::exact ? DType::f32 : DType::bf16) {
     check_options();
     make_kv_spec();
     make_kernels();
   }
 
   void check_options() const {
-    if (options.page_tokens % config.index_kpool != 0)
+    if (config.attention_layers() && options.page_tokens % config.index_kpool != 0)
       throw error("page size {} is refused: index_kpool {} does not divide it", options.page_tokens, config.index_kpool);
     if (options.page_tokens % kChunkGrid != 0)
       throw error("page size {} is refused: a page must hold whole chunks of {} tokens", options.page_tokens, kChunkGrid);
+    if (config.attention_layers() && index_keys() == IndexKeys::fp8)
+      if (const char* why = ops::rotation_why_not(true, config.index_head_dim))
+        throw error("fp8 index keys are refused for index_head_dim {}: {}; store them as bf16", config.index_head_dim, why);
     if (options.max_rows < kChunkGrid) throw error("a step of {} tokens is refused: prefill chunks need at least {}", options.max_rows, kChunkGrid);
   }
 

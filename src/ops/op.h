@@ -80,9 +80,10 @@ class Op {
         kernel_ = &k;
         return;
       }
-      reasons += fmt::format("\n  {}: {}", k.name, why);
+      reasons += fmt::format("{} {}: {}", reasons.empty() ? "" : ";", k.name, why);
     }
-    throw error("no kernel of op {} fits on back end {}{}", O::name, device::name_of(caps.backend), reasons.empty() ? ": it has none" : reasons);
+    throw error("no kernel of op {} fits on back end {}:{} (winnow devices lists the kernels)", O::name, device::name_of(caps.backend),
+                reasons.empty() ? " it has none" : reasons);
   }
   void operator()(Queue& q, const typename O::Args& a) const {
     O::check(spec_, a);

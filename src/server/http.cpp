@@ -351,10 +351,17 @@ asio::awaitable<void> watch(tcp::socket& socket, std::shared_ptr<Bell> bell) {
 
 asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& request, Kind kind) {
   std::variant<Generation, Refusal> started = Refusal{.status = 500, .message = "the request could not be started", .param = {}, .code = {}};
-  auto start = [&] {
+  const auto begin = [&]() -> std::variant<Generation, Refusal> {
     std::variant<Request, Refusal> parsed = parse_request(kind, request.body(), services().facts, options.limits);
-    if (auto* refusal = std::get_if<Refusal>(&parsed)) started.emplace<Refusal>(std::move(*refusal));
-    else started = Generation::start(std::move(std::get<Request>(parsed)), services());
+    if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
+    return Generation::start(std::move(std::get<Request>(parsed)), services());
+  };
+  auto start = [&] {
+    try {
+      started = begin();
+    } catch (const Error& e) {  // a text beyond what the tokenizer or the template can take
+      started = Refusal{.status = 400, .message = e.what(), .param = {}, .code = {}};
+    }
   };
   co_await aside(start);
   if (auto* refusal = std::get_if<Refusal>(&started)) {

@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-#include "ops/sample/sample.h"
+#include "engine/request.h"
 #include "server/limits.h"
 
 namespace winnow::server {

@@ -16,7 +16,7 @@ constexpr int64_t kMaxFileBytes = 16 << 20;
 // The limits. Each is far above any published model; together they keep every product of sizes within 64 bits.
 namespace limits {
 constexpr Range layers{1, 512}, vocab{2, 1 << 24}, hidden{1, 1 << 16}, width{1, 1 << 20}, rank{1, 1 << 16};
-constexpr Range heads{1, 1024}, head_dim{1, 4096}, kda_head_dim{1, 1024}, taps{1, 16};
+constexpr Range heads{1, 1024}, head_dim{1, 4096}, kda_head_dim{1, 1024}, taps{1, 8};
 constexpr Range index_heads{1, 1024}, index_dim{1, 1024}, index_topk{1, 1 << 20}, kpool{1, 256};
 constexpr Range experts{1, 4096}, experts_per_token{1, 256}, shared_experts{1, 16};
 constexpr Range streams{1, 8}, sinkhorn{1, 1000}, context{1, int64_t{1} << 31}, mtp{0, 4}, schedule{0, 1 << 20};
