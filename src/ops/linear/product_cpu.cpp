@@ -353,16 +353,26 @@ void multiply_block(const ProductScratch& c, int64_t t, int64_t rows, const Weig
   }
 }
 
+// Rows of a block's tiles. A larger tile loads less for each product, but its empty rows cost as much as full ones.
+int64_t tile_rows(int64_t rows) {
+  constexpr int64_t kFewRows = 24;  // with more, the empty ones hardly count
+  int64_t best = 6;
+  for (int64_t r : {5, 4})
+    if (rows <= kFewRows && round_up(rows, r) < round_up(rows, best)) best = r;
+  return best;
+}
 template <class W>
 void panels(const ProductScratch& c, const RowsIn& x, int64_t t0, int64_t t1, const Weights<W>& w, int64_t begin, int64_t end, const RowsOut& y) {
+  auto block = [&]<int R>(std::integral_constant<int, R>, int64_t t, int64_t rows) {
+    copy_rows<R>(x, t, rows, w.k, c.rows);
+    multiply_block<R>(c, t, rows, w, begin, end, y);
+  };
   for (int64_t t = t0; t < t1; t += kBlockRows) {
     const int64_t rows = std::min(kBlockRows, t1 - t);
-    if (rows <= 16 && round_up(rows, 4) < round_up(rows, 6)) {  // the larger tile is better, but not half empty
-      copy_rows<4>(x, t, rows, w.k, c.rows);
-      multiply_block<4>(c, t, rows, w, begin, end, y);
-    } else {
-      copy_rows<6>(x, t, rows, w.k, c.rows);
-      multiply_block<6>(c, t, rows, w, begin, end, y);
+    switch (tile_rows(rows)) {
+      case 4: block(std::integral_constant<int, 4>(), t, rows); break;
+      case 5: block(std::integral_constant<int, 5>(), t, rows); break;
+      default: block(std::integral_constant<int, 6>(), t, rows);
     }
   }
 }
