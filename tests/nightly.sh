@@ -35,7 +35,6 @@ section "Skills, exact, 100 prompts each" python3 tests/skills/grade.py $winnow 
 section "Skills, fast, 100 prompts each" python3 tests/skills/grade.py $winnow --profile fast --n 100
 section "Skills, fast with fp8 index keys, 100 prompts each" python3 tests/skills/grade.py $winnow --profile fast --index-keys fp8 --n 100
 section "Kernels under ASan and UBSan" bash -c 'PRESET=asan ./dev build ops_test && build/asan/ops_test --gtest_brief=1'
-section "Text under ASan and UBSan" bash -c 'PRESET=asan ./dev build text_test && build/asan/text_test --gtest_brief=1'
 section "Engine under TSan" bash -c 'PRESET=tsan ./dev build engine_test && build/tsan/engine_test --gtest_brief=1'
 section "Fuzzing, ${FUZZ_SECONDS:-600} s a target" tests/fuzz/run.sh "${FUZZ_SECONDS:-600}"
 echo "nightly: $failed sections failed; see $report"

@@ -118,6 +118,8 @@ Result<ChatTemplate> ChatTemplate::load(const std::string& dir) {
   const Result<std::string> source =
       own_file ? read_file(template_path, jinja::Limits::template_bytes) : template_of(config.get_object(), config_path.string());
   if (!source) return source.error();
+  if (source->empty())
+    return error("{}: the chat template is empty; without one prompts are plain text", (own_file ? template_path : config_path).string());
   Result<ChatTemplate> t = parse(*source, own_file ? template_path.string() : config_path.string() + ": chat_template");
   if (t) t->impl_->special = special_tokens(config.get_object());
   return t;
@@ -138,9 +140,9 @@ Result<std::vector<Piece>> ChatTemplate::render(const json::object& context) con
       begin = run.end;
     }
     return pieces;
-  } catch (const jinja::Raised& raised) { return Error(raised.message, Failure::work); } catch (const Error& e) {
-    return Error(fmt::format("{}: {}", impl_->where, e.what()), Failure::work);
-  }
+  } catch (const jinja::Raised& raised) {
+    return Error("the chat template refuses the messages: " + raised.message, Failure::work);
+  } catch (const Error& e) { return Error(fmt::format("{}: {}", impl_->where, e.what()), Failure::work); }
 }
 
 std::string joined(const std::vector<Piece>& pieces) {

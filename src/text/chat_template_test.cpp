@@ -196,7 +196,8 @@ TEST(ChatTemplate, RefusesWhenLoaded) {
 TEST(ChatTemplate, ErrorsNameTheLine) {
   EXPECT_EQ(rendered("a\nb {{ nope.x }}", {}), "t: line 2: nope is undefined");
   EXPECT_EQ(rendered("{% macro m(x) %}\n{{ x + 1 }}{% endmacro %}\n\n{{ m('a') }}", {}), "t: line 2: arithmetic with str and int");
-  EXPECT_EQ(rendered("{{ raise_exception('the roles\n must alternate') }}", {}), "the roles\n must alternate");
+  EXPECT_EQ(rendered("{{ raise_exception('the roles\n must alternate') }}", {}),
+            "the chat template refuses the messages: the roles\n must alternate");
   EXPECT_EQ(rendered("{{ x }}", {{"x", 1}, {"y", 2}}), "1");
 }
 

@@ -28,7 +28,7 @@ class Field {
  public:
   Field(const json::value* value, std::string path) : value_(value), path_(std::move(path)) {}
 
-  [[noreturn]] void refuse(std::string_view why) const { throw error("{}: {}", path_, why); }
+  [[noreturn]] void refuse(std::string_view why) const { throw error("{}{}{}", path_, path_.ends_with(": ") ? "" : ": ", why); }
   const std::string& path() const { return path_; }
   bool null() const { return !value_ || value_->is_null(); }
 

@@ -164,8 +164,10 @@ def test_a_checkpoint_without_tokenizer(winnow, tmp_path):
     failed(winnow("run", str(tmp_path), "-p", "x"), 3, "chat_template.jinja")
     (tmp_path / "chat_template.jinja").write_text("{% if %}")
     failed(winnow("run", str(tmp_path), "-p", "x"), 3, "chat_template.jinja")
+    (tmp_path / "chat_template.jinja").write_text("")
+    failed(winnow("run", str(tmp_path), "-p", "x"), 3, "chat_template.jinja: the chat template is empty")
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('roles\\nmust\\x1b alternate') }}")
-    failed(winnow("run", str(tmp_path), "-p", "x"), 1, "roles must")
+    failed(winnow("run", str(tmp_path), "-p", "x"), 1, "the chat template refuses the messages: roles must")
 
 
 def test_output_that_is_lost_is_a_failure():
