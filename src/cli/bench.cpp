@@ -163,6 +163,7 @@ int bench(const BenchFlags& f) {
   models::Options o;
   o.profile = profile_of(f.model);
   o.index_keys = index_keys_of(f.model);
+  o.weights = residence_of(f.model);
   o.max_rows = std::max<int64_t>(round_up(std::min<int64_t>(f.prompt, 512), kChunkGrid), kChunkGrid);
   o.max_sequences = o.max_logit_rows = f.batch;
   o.max_context = round_up(std::max(f.context + 1024, f.prompt), kChunkGrid);
@@ -179,7 +180,7 @@ int bench(const BenchFlags& f) {
   const double load_s = now() - start;
   int64_t weight_bytes = 0;
   for (const device::PlanLine& line : device->plan())
-    if (line.what == "weights") weight_bytes = line.bytes;
+    if (line.what.starts_with("weights")) weight_bytes += line.bytes;
   Runner runner(*device, *model, f.batch, o.max_context);
 
   std::vector<Section> sections;
@@ -203,8 +204,8 @@ int bench(const BenchFlags& f) {
   }
   fmt::print("{}\n{}, profile {}\nmeasured here: read {:.1f} GB/s, f32 {:.0f} GFLOP/s{}\n", name, device->description(), models::name_of(o.profile),
              peaks.read_gb_s, peaks.f32_gflops, peaks.bf16_gflops > 0 ? fmt::format(", bf16 {:.0f} GFLOP/s", peaks.bf16_gflops) : "");
-  fmt::print("weights: {:.2f} GB ready in {:.1f} s, {:.3f} GB read for a token\n", static_cast<double>(weight_bytes) * 1e-9, load_s,
-             static_cast<double>(model->weight_bytes_per_token()) * 1e-9);
+  fmt::print("weights: {:.2f} GB ready in {:.2f} s = {:.1f} GB/s, {:.3f} GB read for a token\n", static_cast<double>(weight_bytes) * 1e-9, load_s,
+             static_cast<double>(weight_bytes) * 1e-9 / load_s, static_cast<double>(model->weight_bytes_per_token()) * 1e-9);
   for (const Section& s : sections) print(s, peaks);
   return 0;
 }
@@ -233,6 +234,8 @@ Run add_bench(CLI::App& program) {
     apply_log_level(flags->model);
     if (!flags->shape.empty() && flags->shape != "glm-5.3-flash")
       throw Error(fmt::format("--shape: unknown shape '{}' (known: glm-5.3-flash)", flags->shape), Failure::usage);
+    if (!flags->shape.empty() && residence_of(flags->model) == weights::Residence::map)
+      throw Error("--weights: --shape makes random weights; there are no files to map", Failure::usage);
     if (!flags->shape.empty() && !flags->model.model.empty()) throw Error("--shape and MODEL exclude each other", Failure::usage);
     return bench(*flags);
   };

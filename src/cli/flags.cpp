@@ -75,6 +75,11 @@ void add_model_flags(CLI::App& verb, ModelFlags& f, ModelArgument argument) {
       ->capture_default_str()
       ->group(group);
   verb.add_option("--index-keys", f.index_keys, "how the indexer's keys are stored: f32, bf16 or fp8 [bf16; f32 in profile exact]")->group(group);
+  verb.add_option("--weights", f.weights,
+                  "copy the weights into huge pages, or map their files: ready about four times sooner, but the files must not change while winnow runs")
+      ->type_name("copy|map")
+      ->capture_default_str()
+      ->group(group);
   verb.add_option("--max-context", f.max_context, "tokens of one request, prompt and answer together; 0: what the model states, at most 32768")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
       ->capture_default_str()
@@ -143,6 +148,12 @@ IndexKeys index_keys_of(const ModelFlags& f) {
   if (f.index_keys == "bf16") return IndexKeys::bf16;
   if (f.index_keys == "fp8") return IndexKeys::fp8;
   throw wrong_flag("--index-keys", fmt::format("unknown '{}' (known: f32, bf16, fp8)", f.index_keys));
+}
+
+weights::Residence residence_of(const ModelFlags& f) {
+  Result<weights::Residence> r = weights::parse_residence(f.weights);
+  if (!r) throw wrong_flag("--weights", r.error().what());
+  return *r;
 }
 
 void apply_log_level(const ModelFlags& f) { spdlog::set_level(spdlog::level::from_str(f.log_level)); }

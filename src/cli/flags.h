@@ -21,6 +21,7 @@ namespace winnow::cli {
 struct ModelFlags {
   std::string model;  // a folder; empty: the small model that ships
   std::string backend = "cpu", profile = "fast", index_keys, log_level = "warn";
+  std::string weights{weights::name_of(models::Options{}.weights)};
   std::vector<std::string> kernels;
   int threads = 0;
   int64_t max_context = 0;  // 0: what the model states, at most 32768
@@ -37,6 +38,7 @@ device::CpuOptions device_options(const ModelFlags& flags);
 device::ForcedKernels forced_kernels(const ModelFlags& flags);
 models::Profile profile_of(const ModelFlags& flags);
 IndexKeys index_keys_of(const ModelFlags& flags);  // without the flag: what the profile uses
+weights::Residence residence_of(const ModelFlags& flags);
 void apply_log_level(const ModelFlags& flags);
 
 // Sampling on the command line; what is not given comes from the checkpoint's generation_config.json.

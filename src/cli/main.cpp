@@ -6,6 +6,8 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 
@@ -104,11 +106,31 @@ int run(int argc, char** argv) {
   return 1;
 }
 
+// Reading a mapped file beyond its end, or from a disk that fails, is this signal: on whatever thread, so nothing but a
+// system call may be used. Any other bus error is ours and is met again, deadly, when the handler returns.
+void lost_mapping(int signal, siginfo_t* info, void*) {
+  constexpr std::string_view kWhy =
+      "winnow: a file of the model became shorter or unreadable while it was mapped; start again, or use --weights copy\n";
+  if (info->si_code == BUS_ADRERR) {
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kWhy.data(), kWhy.size());
+    ::_exit(static_cast<int>(Failure::work));
+  }
+  std::signal(signal, SIG_DFL);
+}
+
+void catch_lost_mappings() {
+  struct sigaction action{};
+  action.sa_sigaction = lost_mapping;
+  action.sa_flags = SA_SIGINFO;
+  ::sigaction(SIGBUS, &action, nullptr);
+}
+
 }  // namespace
 }  // namespace winnow::cli
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that went away is a failed write, not a death
+  winnow::cli::catch_lost_mappings();
   spdlog::set_default_logger(spdlog::stderr_color_mt("winnow"));
   spdlog::set_pattern("%H:%M:%S.%e %^%l%$ %v");
   spdlog::set_level(spdlog::level::warn);

@@ -49,6 +49,7 @@ Session::Session(const ModelFlags& flags) : folder_(model_folder(flags)), checkp
   const device::ForcedKernels forced = forced_kernels(flags);
   options_.profile = profile_of(flags);
   options_.index_keys = index_keys_of(flags);
+  options_.weights = residence_of(flags);
   options_.max_context = context_of(flags, config());
   options_.max_sequences = options_.max_logit_rows = flags.max_batch;
 

@@ -501,6 +501,7 @@ Run add_verify(CLI::App& program) {
     models::Options options;
     options.profile = profile_of(*flags);
     options.index_keys = index_keys_of(*flags);
+    options.weights = residence_of(*flags);
     return verify(*device, flags->model, options);
   };
 }

@@ -35,6 +35,7 @@ struct Caps {
   int workers = 1;           // CPU: worker threads
   int64_t memory_bytes = 0;  // what the device has in all
   int64_t free_bytes = 0;    // what of it this process could get when the device was made
+  bool host_memory = false;  // kernels may read memory of this process that is not from allocate(), e.g. a mapped file
 };
 
 // Move-only owner of device memory, aligned to at least 64 bytes (to 2 MiB and asked to be huge pages from 2 MiB on).
@@ -112,8 +113,10 @@ class Device {
   virtual Buffer allocate(std::string_view what, int64_t bytes) = 0;
   virtual Queue& queue() = 0;
   virtual void pin_caller() = 0;  // bind the calling thread to the device's first processor, where that means something
+  // Lists memory that is not from allocate() and that kernels read where it lies (caps().host_memory).
+  void list_in_place(std::string_view what, int64_t bytes) { account(what, bytes); }
 
-  const std::vector<PlanLine>& plan() const { return plan_; }  // what was allocated, in order, lines of one name added up
+  const std::vector<PlanLine>& plan() const { return plan_; }  // what was allocated or is read in place, in order, lines of one name added up
   ForcedKernels forced;                                        // set before the model is built
 
  protected:

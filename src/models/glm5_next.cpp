@@ -581,7 +581,7 @@ struct Glm5Next::Impl {
 
 Glm5Next::Glm5Next(device::Device& device, const weights::Checkpoint& checkpoint, const Options& options, const weights::Progress& progress)
     : impl_(std::make_unique<Impl>(device, checkpoint.config(), options)) {
-  weights::Loader loader(checkpoint, device);
+  weights::Loader loader(checkpoint, device, options.weights);
   impl_->want_all(loader);
   for (device::Buffer& m : loader.load(progress)) impl_->memory.push_back(std::move(m));
   impl_->allocate();

@@ -49,7 +49,8 @@ struct Probe {
 struct Options {
   Profile profile = Profile::fast;
   IndexKeys index_keys = IndexKeys::bf16;  // exact uses f32
-  int64_t page_tokens = 0;                 // 0: the least that holds whole chunks (64) and whole pools
+  weights::Residence weights = weights::Residence::copy;
+  int64_t page_tokens = 0;  // 0: the least that holds whole chunks (64) and whole pools
   int64_t max_rows = 512, max_sequences = 16, max_logit_rows = 16, max_context = 32768;
 };
 

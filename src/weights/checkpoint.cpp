@@ -11,6 +11,15 @@
 #include "weights/json.h"
 
 namespace winnow::weights {
+
+std::string_view name_of(Residence r) { return r == Residence::map ? "map" : "copy"; }
+
+Result<Residence> parse_residence(std::string_view name) {
+  for (Residence r : {Residence::copy, Residence::map})
+    if (name == name_of(r)) return r;
+  return error("unknown '{}' (known: copy, map)", name);
+}
+
 namespace {
 
 constexpr const char* kSingle = "model.safetensors";

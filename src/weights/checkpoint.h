@@ -39,16 +39,24 @@ class Checkpoint {
   int64_t total_bytes_ = 0;
 };
 
+// How matrices come to be in memory: copied into huge pages that are the model's own, or mapped, read where the page cache
+// has them. Mapped weights are ready about four times sooner and shared by all processes that map them, but a file that is
+// overwritten later changes them, and one that is cut short later is SIGBUS.
+enum class Residence : uint8_t { copy, map };
+std::string_view name_of(Residence r);
+Result<Residence> parse_residence(std::string_view name);
+
 // Called about ten times a second from the loading thread.
 using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
 // Collects what a model wants under official names, then checks everything at once (missing, wrong shape, wrong type,
-// unused: one Error that lists them) and copies it into memory of the device with all workers.
+// unused: one Error that lists them) and copies it into memory of the device with all workers. With Residence::map a matrix
+// that the model wants as it is stored, in one piece, stays in its file; the device must have caps().host_memory.
 // Recognised but not loaded here: the MTP layer (index config.layers.size()) and model.visual.*; they are checked for
 // names and shapes here and loaded by a loader whose wishes are theirs.
 class Loader {
  public:
-  Loader(const Checkpoint& checkpoint, device::Device& device);
+  Loader(const Checkpoint& checkpoint, device::Device& device, Residence residence = Residence::copy);
   ~Loader();
   // *to is filled by load(). Names are without "model.language_model." except lm_head.weight: "layers.3.self_attn.q_a_proj.weight".
   // A matrix stays f32, bf16 or e4m3 (with its block scales); f16 becomes f32. A convolution of the image tower is the
@@ -62,8 +70,9 @@ class Loader {
   // Storage type of a matrix before it is loaded, e.g. to build its Op: e4m3, bf16 or f32 (f16 reads as f32, and so does
   // a tensor that is missing: load() reports it).
   DType type_of(const std::string& name) const;
-  // Once. Throws Error; a value that is NaN or infinite is one. Memory is accounted as "weights" in the device's plan
-  // and owned by the returned buffers; tensors are aligned to 64 bytes.
+  // Once. Throws Error; a value that is NaN or infinite is one, and so is a file that changed since the checkpoint was
+  // opened. Memory is accounted as "weights" and "weights, mapped" in the device's plan and owned by the returned buffers.
+  // Tensors are aligned to 64 bytes, mapped ones to their elements.
   std::vector<device::Buffer> load(const Progress& progress = {});
 
  private:

@@ -1,6 +1,7 @@
 #include "weights/file.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,6 +11,13 @@
 #include <utility>
 
 namespace winnow::weights {
+namespace {
+
+int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
+
+void unmap(std::byte* data, int64_t bytes) { ::munmap(data, static_cast<size_t>(bytes)); }
+
+}  // namespace
 
 Result<File> File::open(const std::string& path) {
   File f;
@@ -20,12 +28,14 @@ Result<File> File::open(const std::string& path) {
   if (::fstat(f.fd_, &s) != 0) return error("{}: {}", path, std::strerror(errno));
   if (!S_ISREG(s.st_mode)) return error("{}: is {}, not a file", path, S_ISDIR(s.st_mode) ? "a directory" : "a pipe or device");
   f.size_ = s.st_size;
+  f.changed_ns_ = nanoseconds(s.st_mtim);
   return f;
 }
 
 File& File::operator=(File&& o) noexcept {
   std::swap(fd_, o.fd_);
   std::swap(size_, o.size_);
+  std::swap(changed_ns_, o.changed_ns_);
   return *this;
 }
 
@@ -47,7 +57,24 @@ int File::read(int64_t offset, std::span<std::byte> to) const {
 
 void File::will_need(int64_t offset, int64_t bytes) const { ::posix_fadvise(fd_, offset, bytes, POSIX_FADV_WILLNEED); }
 
-std::string describe_read_error(int code) { return code == File::kFileTooShort ? "the file became shorter" : std::strerror(code); }
+Result<device::Buffer> File::map(const std::string& path) const {
+  void* p = ::mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_SHARED, fd_, 0);
+  if (p == MAP_FAILED) return error("{}: cannot be mapped: {}", path, std::strerror(errno));
+  return device::Buffer(static_cast<std::byte*>(p), size_, unmap);
+}
+
+int File::changed() const {
+  struct stat s{};
+  if (::fstat(fd_, &s) != 0) return errno;
+  if (s.st_size < size_) return kFileTooShort;
+  return s.st_size == size_ && nanoseconds(s.st_mtim) == changed_ns_ ? 0 : kFileChanged;
+}
+
+std::string describe_read_error(int code) {
+  if (code == File::kFileTooShort) return "the file became shorter";
+  if (code == File::kFileChanged) return "the file was changed after it was opened; start again when it is complete";
+  return std::strerror(code);
+}
 
 Result<std::string> read_text(const std::string& path, int64_t limit) {
   auto f = File::open(path);

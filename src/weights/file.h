@@ -1,11 +1,12 @@
 // A regular file opened for reading. Reads are positional, so several workers may read at once, and a file that shrinks
-// or a disk that fails is an error instead of a signal.
+// or a disk that fails is an error instead of a signal. A mapping is read without a copy, but there both are SIGBUS.
 #pragma once
 
 #include <span>
 #include <string>
 
 #include "base/error.h"
+#include "device/device.h"
 
 namespace winnow::weights {
 
@@ -13,20 +14,23 @@ class File {
  public:
   // Follows symbolic links; refuses directories, pipes and devices.
   static Result<File> open(const std::string& path);
-  File(File&& o) noexcept : fd_(o.fd_), size_(o.size_) { o.fd_ = -1; }
+  File(File&& o) noexcept : fd_(o.fd_), size_(o.size_), changed_ns_(o.changed_ns_) { o.fd_ = -1; }
   File& operator=(File&& o) noexcept;
   ~File();
   int64_t size() const { return size_; }
-  int descriptor() const { return fd_; }
   // Fills `to` from `offset`: 0, or the system's error number; kFileTooShort at the end of the file.
-  static constexpr int kFileTooShort = -1;
+  static constexpr int kFileTooShort = -1, kFileChanged = -3;
   int read(int64_t offset, std::span<std::byte> to) const;
   void will_need(int64_t offset, int64_t bytes) const;  // starts reading ahead
+  // The whole file, read-only and shared with the page cache; it outlives this object. An error begins with `path`.
+  Result<device::Buffer> map(const std::string& path) const;
+  // Size and time of the last change are those of open(): 0, kFileTooShort, kFileChanged, or the system's error number.
+  int changed() const;
 
  private:
   File() = default;
   int fd_ = -1;
-  int64_t size_ = 0;
+  int64_t size_ = 0, changed_ns_ = 0;
 };
 
 // The whole of a small file; more than `limit` bytes is an error.

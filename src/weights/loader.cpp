@@ -43,7 +43,7 @@ ConstTensorView packed(const std::byte* data, DType type, const std::vector<int6
 
 void append(std::vector<Transfer>& all, const std::vector<Piece>& pieces, std::byte* to, DType type, bool scale) {
   for (const Piece& p : pieces) {
-    all.push_back({p, to, type, scale});
+    all.push_back({p, to, type, scale, nullptr});
     to += bytes_of(type, p.count);
   }
 }
@@ -69,16 +69,19 @@ struct Loader::Impl {
 
   const Checkpoint& checkpoint;
   device::Device& device;
-  std::vector<Wish> wishes;
+  const Residence residence;
+  std::vector<Wish> wishes = {};
   bool loaded = false;
 
   // Where each wish's values go in the one allocation. Two wishes for the same values in one form share them (tied
   // embeddings).
   struct Place {
     int64_t data = 0, scale = 0;
+    const std::byte* mapped = nullptr;  // instead of data
   };
-  std::vector<Place> places;
-  int64_t bytes = 0;
+  std::vector<Place> places = {};
+  int64_t bytes = 0, mapped_bytes = 0;
+  std::map<const SafetensorsFile*, device::Buffer> maps = {};
 
   void resolve() {
     Problems problems;
@@ -90,6 +93,22 @@ struct Loader::Impl {
     }
     check_rest(checkpoint, asked, finder, problems);
     if (problems.count() > 0) throw problems.error(checkpoint.dir());
+  }
+
+  void expect_unchanged() const {
+    for (const SafetensorsFile& f : checkpoint.files())
+      if (const int code = f.file().changed()) throw error("{}: {}", f.path(), describe_read_error(code));
+  }
+
+  // Null if the values are to be copied. The header's check saw to it that they are aligned to their elements, which is
+  // all that kernels ask of weights.
+  const std::byte* map(const Wish& w) {
+    if (residence != Residence::map || w.form != Form::matrix || w.type() != w.stored_type() || w.source.data.size() != 1) return nullptr;
+    const Piece& p = w.source.data[0];
+    device::Buffer& m = maps[p.entry.file];
+    if (!m.data()) m = p.entry.file->file().map(p.entry.file->path()).or_throw();
+    mapped_bytes += stored_bytes(p);
+    return m.data() + p.entry.file->position(*p.entry.info) + bytes_of(w.type(), p.first);
   }
 
   int64_t reserve(int64_t n) {
@@ -107,7 +126,8 @@ struct Loader::Impl {
         const auto key = std::tuple(w.source.data[0].entry.info, w.source.data[0].first, type);
         if (const auto k = known.find(key); k != known.end()) p = k->second;
         else {
-          p.data = reserve(bytes_of(type, elements(w.shape)));
+          p.mapped = map(w);
+          if (!p.mapped) p.data = reserve(bytes_of(type, elements(w.shape)));
           if (w.form == Form::matrix && w.quantised()) p.scale = reserve(bytes_of(DType::f32, w.source.scale[0].count));
           known.emplace(key, p);
         }
@@ -133,10 +153,13 @@ struct Loader::Impl {
       const Wish& w = wishes[i];
       if (w.form == Form::visit) continue;
       const bool direct = w.form == Form::matrix || !w.quantised();
-      std::byte* const data = base + places[i].data;
+      const std::byte* const mapped = places[i].mapped;
+      std::byte* const copied = base + places[i].data;
+      const std::byte* const data = mapped ? mapped : copied;
       const DType type = w.type();
       if (begun.insert(data).second && direct) {
-        append(all, w.source.data, data, type, false);
+        if (mapped) all.push_back({w.source.data[0], nullptr, type, false, mapped});
+        else append(all, w.source.data, copied, type, false);
         append(all, w.source.scale, base + places[i].scale, DType::f32, true);
       }
       if (w.form == Form::f32) *w.view = packed(data, DType::f32, w.shape);
@@ -164,7 +187,10 @@ struct Loader::Impl {
   }
 };
 
-Loader::Loader(const Checkpoint& checkpoint, device::Device& device) : impl_(new Impl{checkpoint, device, {}, false, {}, 0}) {}
+Loader::Loader(const Checkpoint& checkpoint, device::Device& device, Residence residence) : impl_(new Impl{checkpoint, device, residence}) {
+  if (residence == Residence::map && !device.caps().host_memory)
+    throw error("--weights map: {} cannot read a mapped file; use --weights copy", device.description());
+}
 Loader::~Loader() = default;
 
 void Loader::matrix(Matrix* to, const std::string& name, int64_t n, int64_t k) {
@@ -192,10 +218,13 @@ std::vector<device::Buffer> Loader::load(const Progress& progress) {
   check(!m.loaded, "a loader loads once");
   m.loaded = true;
   m.resolve();
+  m.expect_unchanged();
   m.plan();
   std::vector<device::Buffer> buffers;
   buffers.push_back(m.device.allocate("weights", m.bytes));
   std::byte* const base = buffers[0].data();
+  if (m.mapped_bytes > 0) m.device.list_in_place("weights, mapped", m.mapped_bytes);
+  for (auto& [file, map] : m.maps) buffers.push_back(std::move(map));
   Transfers transfers(m.device.queue(), m.stored(), progress);
   transfers.run(m.fill(base));
   for (size_t i = 0; i < m.wishes.size(); ++i) {
@@ -206,6 +235,7 @@ std::vector<device::Buffer> Loader::load(const Progress& progress) {
     m.widen(w, transfers, scratch.f32());
     w.use(packed(scratch.data, DType::f32, w.shape));
   }
+  m.expect_unchanged();
   transfers.finish();
   return buffers;
 }

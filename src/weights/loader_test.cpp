@@ -291,19 +291,131 @@ TEST_F(TinyLoader, TheMtpLayerAndTheImageTowerLoadByThemselves) {
   }
 }
 
-TEST_F(TinyLoader, AFileThatShrinksAfterOpeningIsAnError) {
+// What load() of the folder's trunk says; `meanwhile` happens after the checkpoint was opened.
+std::string failure(const std::string& dir, Residence residence, const std::function<void()>& meanwhile = {}) {
+  const Checkpoint c = Checkpoint::open(dir).or_throw();
+  auto device = cpu(2);
+  Everything all;
+  Loader loader(c, *device, residence);
+  all.ask(c, loader);
+  if (meanwhile) meanwhile();
+  try {
+    (void)loader.load();
+    return "";
+  } catch (const Error& e) { return e.what(); }
+}
+
+TEST_F(TinyLoader, AFileThatChangesAfterOpeningIsAnError) {
+  const std::string file = dir_ + "/model.safetensors";
+  for (Residence r : {Residence::copy, Residence::map}) {
+    TinyCheckpoint().write(dir_);
+    EXPECT_EQ(failure(dir_, r), "");
+    EXPECT_EQ(failure(dir_, r, [&] { std::filesystem::resize_file(file, 20000); }), file + ": the file became shorter");
+    TinyCheckpoint().write(dir_);
+    const auto later = [&] { std::filesystem::last_write_time(file, std::filesystem::last_write_time(file) + std::chrono::milliseconds(1)); };
+    EXPECT_NE(failure(dir_, r, later).find(file + ": the file was changed after it was opened"), std::string::npos);
+  }
+}
+
+// A matrix long enough to be looked at in streams, with an end that fills none.
+TEST_F(TinyLoader, OneBadValueAnywhereIsFoundCopiedAndMapped) {
+  struct Type {
+    const char* name;
+    std::vector<uint32_t> bad;  // NaN and infinity of both signs
+  };
+  const Type types[] = {{"BF16", {0x7f80, 0xff80, 0x7fc0, 0xff81}},
+                        {"F16", {0x7c00, 0xfc00, 0x7e00, 0xfc01}},
+                        {"F32", {0x7f800000, 0xff800000, 0x7fc00000, 0xff800001}},
+                        {"F8_E4M3", {0x7f, 0xff}}};
+  for (const Type& type : types) {
+    TinyCheckpoint t;
+    t.text()["vocab_size"] = 1001;
+    for (const char* name : {"model.language_model.embed_tokens.weight", "lm_head.weight"}) t.drop(name);
+    t.add("model.language_model.embed_tokens.weight", "BF16", {1001, 8});
+    t.add("lm_head.weight", type.name, {1001, 8});
+    if (type.bad.size() == 2) t.add("lm_head.weight_scale_inv", "F32", {8, 1});
+    t.write(dir_);
+    for (Residence r : {Residence::copy, Residence::map}) EXPECT_EQ(failure(dir_, r), "") << type.name;
+    const size_t size = t.tensor("lm_head.weight").data.size() / 8008;
+    for (size_t i = 0, round = 0; i < 8008; i = i < 7200 ? i + 1201 : i + 403, ++round) {
+      TinyCheckpoint spoiled = t;
+      std::memcpy(&spoiled.tensor("lm_head.weight").data[i * size], &type.bad[round % type.bad.size()], size);
+      spoiled.write(dir_);
+      for (Residence r : {Residence::copy, Residence::map})
+        EXPECT_EQ(failure(dir_, r), dir_ + "/model.safetensors: tensor lm_head.weight: a value is NaN or infinite") << type.name << " " << i;
+    }
+  }
+}
+
+TEST(Loader, MappedMatricesAreTheFilesBytesAndOutliveTheCheckpoint) {
+  auto device = cpu(2), other = cpu(2);
+  Everything copied, mapped;
+  std::vector<device::Buffer> a, b;
+  {
+    const Checkpoint c = Checkpoint::open(kModel).or_throw();
+    Loader copy(c, *device, Residence::copy), map(c, *other, Residence::map);
+    copied.ask(c, copy);
+    mapped.ask(c, map);
+    a = copy.load();
+    b = map.load();
+  }
+  EXPECT_EQ(b.size(), 1u + 2u) << "what is copied, and the two files of the trunk";
+  ASSERT_EQ(other->plan().size(), 2u);
+  EXPECT_EQ(other->plan()[1].what, "weights, mapped");
+  EXPECT_LT(other->plan()[0].bytes, device->plan()[0].bytes / 10);
+  EXPECT_NEAR(static_cast<double>(other->plan()[0].bytes + other->plan()[1].bytes), static_cast<double>(device->plan()[0].bytes), 1e5);
+  for (const auto& [name, m] : copied.matrix) {
+    const ConstTensorView x = m->data, y = mapped.matrix.at(name)->data;
+    ASSERT_EQ(x.dtype, y.dtype) << name;
+    EXPECT_EQ(std::memcmp(x.data, y.data, static_cast<size_t>(x.bytes())), 0) << name;
+    EXPECT_TRUE(y.data < b[0].data() || y.data >= b[0].data() + b[0].bytes()) << name << " was copied";
+  }
+  for (const auto& [name, v] : copied.f32) EXPECT_EQ(std::memcmp(v->data, mapped.f32.at(name)->data, static_cast<size_t>(v->bytes())), 0) << name;
+}
+
+TEST_F(TinyLoader, MappedMatricesMayLieAtAnyElement) {
   TinyCheckpoint t;
+  t.text()["hidden_size"] = 9;
+  t.text()["moe_intermediate_size"] = 7;
+  t.config.erase("vision_config");
+  t.tensors.clear();
+  for_each_tensor(parse_config(boost::json::serialize(t.config), "", "t").or_throw(), Part::trunk,
+                  [&](const std::string& name, std::span<const int64_t> shape) {
+                    const bool expert = name.find("experts.") != std::string::npos;
+                    t.add(name, expert ? "F8_E4M3" : "BF16", {shape.begin(), shape.end()});
+                    if (expert) t.add(name + "_scale_inv", "F32", {1, 1});
+                  });
   t.write(dir_);
   const Checkpoint c = Checkpoint::open(dir_).or_throw();
   auto device = cpu(2);
   Everything all;
-  Loader loader(c, *device);
+  Loader loader(c, *device, Residence::map);
   all.ask(c, loader);
-  std::filesystem::resize_file(dir_ + "/model.safetensors", 20000);
-  try {
-    (void)loader.load();
-    FAIL();
-  } catch (const Error& e) { EXPECT_NE(std::string(e.what()).find("the file became shorter"), std::string::npos) << e.what(); }
+  const auto buffers = loader.load();
+  int64_t odd = 0, halves = 0;
+  for (const auto& [name, m] : all.matrix) {
+    const uintptr_t at = reinterpret_cast<uintptr_t>(m->data.data);
+    odd += m->data.dtype == DType::e4m3 && at % 2 != 0;
+    halves += m->data.dtype == DType::bf16 && at % 4 != 0;
+    EXPECT_EQ(std::memcmp(m->data.data, t.tensor(name).data.data(), t.tensor(name).data.size()), 0) << name;
+  }
+  EXPECT_GT(odd, 0);
+  EXPECT_GT(halves, 0);
+}
+
+TEST(Loader, ADeviceWithoutHostMemoryRefusesMappedWeights) {
+  struct Elsewhere : device::Device {
+    const device::Caps& caps() const override { return own; }
+    std::string description() const override { return "a card"; }
+    device::Buffer allocate(std::string_view, int64_t) override { return {}; }
+    device::Queue& queue() override { return none; }
+    void pin_caller() override {}
+    device::Caps own;
+    device::Queue none{nullptr};
+  } device;
+  const Checkpoint c = Checkpoint::open(kModel).or_throw();
+  EXPECT_NO_THROW(Loader(c, device, Residence::copy));
+  EXPECT_THROW(Loader(c, device, Residence::map), Error);
 }
 
 }  // namespace

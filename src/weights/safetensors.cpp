@@ -1,7 +1,6 @@
 #include "weights/safetensors.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -179,12 +178,10 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
     return error("{}: the header is said to have {} bytes, but the file has {}: truncated?", path, header, size);
   f.data_start_ = kLengthBytes + static_cast<int64_t>(header);
 
-  void* map = ::mmap(nullptr, static_cast<size_t>(size), PROT_READ, MAP_SHARED, f.file_.descriptor(), 0);
-  if (map == MAP_FAILED) return error("{}: cannot be mapped: {}", path, std::strerror(errno));
-  f.map_ = static_cast<std::byte*>(map);
-  f.map_bytes_ = static_cast<size_t>(size);
-
-  const std::string text(reinterpret_cast<const char*>(f.map_) + kLengthBytes, header);
+  auto map = f.file_.map(path);
+  if (!map) return map.error();
+  f.map_ = *std::move(map);
+  const std::string text(reinterpret_cast<const char*>(f.map_.data()) + kLengthBytes, header);
   auto tensors = parse_header(text, size - f.data_start_, path);
   if (!tensors) return tensors.error();
   f.tensors_ = *std::move(tensors);
@@ -195,41 +192,19 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   return f;
 }
 
-SafetensorsFile::SafetensorsFile(SafetensorsFile&& o) noexcept
-    : path_(std::move(o.path_)),
-      file_(std::move(o.file_)),
-      tensors_(std::move(o.tensors_)),
-      map_(std::exchange(o.map_, nullptr)),
-      map_bytes_(o.map_bytes_),
-      data_start_(o.data_start_) {}
-
-SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& o) noexcept {
-  std::swap(path_, o.path_);
-  std::swap(file_, o.file_);
-  std::swap(tensors_, o.tensors_);
-  std::swap(map_, o.map_);
-  std::swap(map_bytes_, o.map_bytes_);
-  std::swap(data_start_, o.data_start_);
-  return *this;
-}
-
-SafetensorsFile::~SafetensorsFile() {
-  if (map_) ::munmap(map_, map_bytes_);
-}
-
 const TensorInfo* SafetensorsFile::find(std::string_view name) const {
   const auto i = tensors_.find(name);
   return i == tensors_.end() ? nullptr : &i->second;
 }
 
-std::span<const std::byte> SafetensorsFile::data(const TensorInfo& t) const { return {map_ + position(t), static_cast<size_t>(t.bytes)}; }
+std::span<const std::byte> SafetensorsFile::data(const TensorInfo& t) const { return {map_.data() + position(t), static_cast<size_t>(t.bytes)}; }
 
 ConstTensorView SafetensorsFile::view(std::string_view name) const {
   const TensorInfo* t = find(name);
   check(t, "a view of a tensor that the file does not have");
   check(t->shape.size() <= 4, "a view of a tensor of more than four dimensions");
   ConstTensorView v;
-  v.data = map_ + position(*t);
+  v.data = map_.data() + position(*t);
   v.dtype = t->dtype;
   v.rank = static_cast<int>(t->shape.size());
   int64_t stride = 1;

@@ -29,9 +29,6 @@ Result<std::map<std::string, TensorInfo, std::less<>>> parse_header(std::string_
 class SafetensorsFile {
  public:
   static Result<SafetensorsFile> open(const std::string& path);
-  SafetensorsFile(SafetensorsFile&&) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
-  ~SafetensorsFile();
   const std::string& path() const { return path_; }
   const std::map<std::string, TensorInfo, std::less<>>& tensors() const { return tensors_; }
   const TensorInfo* find(std::string_view name) const;
@@ -46,8 +43,7 @@ class SafetensorsFile {
   std::string path_;
   File file_;
   std::map<std::string, TensorInfo, std::less<>> tensors_;
-  std::byte* map_ = nullptr;
-  size_t map_bytes_ = 0;
+  device::Buffer map_;
   int64_t data_start_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <mutex>
 
 #include "base/units.h"
@@ -49,25 +50,43 @@ struct Failed {
   }
 };
 
-template <class T>
-bool any_not_finite(const T* v, int64_t n, T exponent) {
-  T bad = 0;
-  for (int64_t i = 0; i < n; ++i) bad |= static_cast<T>((v[i] & exponent) == exponent);
-  return bad != 0;
-}
+// One stream alone does not fill the memory channels, and the processor's own prefetch ends with a page: a chunk is read as
+// four streams, each asked for ahead. Sixteen bytes at a time keep up with memory.
+constexpr int64_t kStreams = 4, kLine = 64, kPrefetch = 1024;
 
-bool any_e4m3_nan(const uint8_t* v, int64_t n) {
-  uint8_t bad = 0;
-  for (int64_t i = 0; i < n; ++i) bad |= static_cast<uint8_t>((v[i] & 0x7f) == 0x7f);
-  return bad != 0;
+// Whether some value has all bits of `mask`.
+template <class T>
+bool any_has(const std::byte* v, int64_t n, T mask) {
+  using Vec __attribute__((vector_size(16))) = T;
+  const int64_t bytes = n * static_cast<int64_t>(sizeof(T)), part = bytes / kStreams / kLine * kLine;
+  Vec bad[kStreams] = {};
+  for (int64_t i = 0; i < part; i += kLine)
+    for (int64_t s = 0; s < kStreams; ++s) {
+      const std::byte* line = v + s * part + i;
+      __builtin_prefetch(line + kPrefetch);
+      for (int64_t at = 0; at < kLine; at += static_cast<int64_t>(sizeof(Vec))) {
+        Vec x;
+        std::memcpy(&x, line + at, sizeof x);
+        bad[s] |= reinterpret_cast<Vec>((x & mask) == mask);
+      }
+    }
+  T any = 0;
+  for (const Vec& b : bad)
+    for (size_t i = 0; i < sizeof(Vec) / sizeof(T); ++i) any |= b[i];
+  for (int64_t i = part * kStreams; i < bytes; i += static_cast<int64_t>(sizeof(T))) {
+    T x;
+    std::memcpy(&x, v + i, sizeof x);
+    any |= static_cast<T>((x & mask) == mask);
+  }
+  return any != 0;
 }
 
 bool any_bad(DType type, const std::byte* v, int64_t n) {
   switch (type) {
-    case DType::e4m3: return any_e4m3_nan(reinterpret_cast<const uint8_t*>(v), n);
-    case DType::bf16: return any_not_finite(reinterpret_cast<const uint16_t*>(v), n, uint16_t{0x7f80});
-    case DType::f16: return any_not_finite(reinterpret_cast<const uint16_t*>(v), n, uint16_t{0x7c00});
-    case DType::f32: return any_not_finite(reinterpret_cast<const uint32_t*>(v), n, uint32_t{0x7f800000});
+    case DType::e4m3: return any_has(v, n, uint8_t{0x7f});  // NaN; there are no infinities
+    case DType::bf16: return any_has(v, n, uint16_t{0x7f80});
+    case DType::f16: return any_has(v, n, uint16_t{0x7c00});
+    case DType::f32: return any_has(v, n, uint32_t{0x7f800000});
     default: return false;
   }
 }
@@ -95,6 +114,7 @@ constexpr int kBadValue = -2;
 int move(const Chunk& c, std::byte* bounce) {
   const Transfer& t = *c.transfer;
   const DType from = c.stored();
+  if (t.mapped) return any_bad(from, t.mapped + bytes_of(from, c.first), c.count) ? kBadValue : 0;
   const bool direct = from == t.type;
   std::byte* const to = t.to + bytes_of(t.type, c.first);
   std::byte* const raw = direct ? to : bounce;

@@ -1,5 +1,6 @@
 // Moves stored values to where the model wants them: in parallel, straight from the file, widened where asked, and looked
-// at on the way, because a NaN in a weight would otherwise surface as garbage much later.
+// at on the way, because a NaN in a weight would otherwise surface as garbage much later. Values that the model reads where
+// the file is mapped are looked at as well.
 #pragma once
 
 #include <string>
@@ -11,12 +12,14 @@
 
 namespace winnow::weights {
 
-// `elements` values of `piece` go to `to` as `type`: the stored type, or f32. `scale`: they must be positive as well.
+// The values of `piece` go to `to` as `type`: the stored type, or f32. `scale`: they must be positive as well. With `mapped`,
+// where they lie already, they go nowhere.
 struct Transfer {
   Piece piece;
   std::byte* to = nullptr;
   DType type = DType::f32;
   bool scale = false;
+  const std::byte* mapped = nullptr;
 };
 
 // In file order with all workers. Throws Error that names file and tensor when a value is not finite, a scale not

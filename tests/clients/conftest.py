@@ -11,7 +11,8 @@ class Server:
     def __init__(self, *arguments):
         self.process = subprocess.Popen([WINNOW, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.errors = []
-        threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True).start()
+        self.reader = threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True)
+        self.reader.start()
         line = self.process.stdout.readline()
         found = re.search(r"serving (\S+) at http://127\.0\.0\.1:(\d+)$", line.strip())
         assert found, f"no port in {line!r}: {''.join(self.errors)}"

@@ -2,10 +2,12 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import struct
 import subprocess
 import time
+import urllib.request
 
 import pytest
 from conftest import ROOT, WINNOW
@@ -98,6 +100,42 @@ def test_profiles_threads_and_kernels_agree(winnow):
     assert run_json(winnow, *ask, "--profile", "fast", "--index-keys", "fp8")["text"] == run_json(winnow, *ask)["text"]
 
 
+def test_mapped_weights_give_the_same_bits(winnow, tmp_path):
+    shifted = tmp_path / "shifted"  # whose tensors begin four bytes after a multiple of eight: f32 allows no less
+    shutil.copytree(MODEL, shifted)
+    for shard in shifted.glob("*-of-00003.safetensors"):
+        data = shard.read_bytes()
+        n = struct.unpack("<Q", data[:8])[0]
+        shard.write_bytes(struct.pack("<Q", n + 4) + data[8:8 + n] + b"    " + data[8 + n:])
+    for model in (MODEL, shifted, ROOT / "tests" / "golden" / "tiny-fp8"):
+        for profile in ("fast", "exact"):
+            logits = []
+            for weights in ("copy", "map"):
+                file = tmp_path / weights
+                r = winnow("run", str(model), "--token-ids", ",".join(str(i) for i in range(1, 40)), "--max-tokens", "8", "--temperature", "0",
+                           "--ignore-eos", "--profile", profile, "--weights", weights, "--logits", str(file), "--log-level", "info")
+                assert r.returncode == 0, r.stderr
+                assert ("weights, mapped" in r.stderr) == (weights == "map")
+                logits.append(file.read_bytes())
+            assert logits[0] == logits[1], (model, profile)
+
+
+def test_a_mapped_file_that_shrinks_ends_the_program_with_the_reason(own_server, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model)
+    s = own_server(str(model), "--weights", "map")
+    os.truncate(model / "model-00002-of-00003.safetensors", 4096)
+    try:
+        urllib.request.urlopen(urllib.request.Request(
+            s.url + "/v1/completions", json.dumps({"prompt": "hello", "max_tokens": 4}).encode(), {"Content-Type": "application/json"}), timeout=60)
+    except OSError:
+        pass  # the connection went with the program
+    assert s.process.wait(60) == 1
+    s.reader.join(60)
+    assert s.errors[-1].startswith("winnow: "), s.errors
+    assert "became shorter" in s.errors[-1] and "--weights copy" in s.errors[-1]
+
+
 @pytest.mark.parametrize("arguments, code, words", [
     (["frobnicate"], 2, ["frobnicate", "serve"]),
     (["sevre"], 2, ["did you mean serve?"]),
@@ -132,6 +170,8 @@ def test_profiles_threads_and_kernels_agree(winnow):
     (["run", MODEL, "-p", "x", "--threads", "-1"], 2, ["--threads"]),
     (["run", MODEL, "-p", "x", "--max-context", "99999999999"], 2, ["--max-context"]),
     (["run", MODEL, "-p", "x", "--max-context", "40000"], 2, ["--max-context", "32768"]),
+    (["run", MODEL, "-p", "x", "--weights", "borrow"], 2, ["--weights", "borrow", "copy, map"]),
+    (["bench", "--shape", "glm-5.3-flash", "--weights", "map"], 2, ["--weights", "--shape"]),
     (["run", MODEL, "-p", "x", "--log-level", "loud"], 2, ["--log-level"]),
     (["run", MODEL, "-p", "x", "--logits", "/nonexistent/l"], 2, ["--logits", "/nonexistent/l"]),
     (["run", "/nonexistent", "-p", "x"], 3, ["/nonexistent"]),

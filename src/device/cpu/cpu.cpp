@@ -42,7 +42,8 @@ class Cpu final : public Device {
     caps_ = {.backend = o.backend,
              .isa = std::min(o.isa, detect_isa()),
              .workers = workers_.count(),
-             .memory_bytes = static_cast<int64_t>(info.totalram) * info.mem_unit};
+             .memory_bytes = static_cast<int64_t>(info.totalram) * info.mem_unit,
+             .host_memory = true};
     caps_.free_bytes = std::min(caps_.memory_bytes, available_memory());
     if (o.backend == Backend::cpu && caps_.isa < Isa::avx2)
       throw Error("this CPU lacks AVX2 and FMA, which the cpu back end needs; --backend ref runs anywhere, slowly");
