@@ -9,6 +9,7 @@
 #include "ops/layer_norm/layer_norm.h"
 #include "ops/linear/linear.h"
 #include "ops/mhc/mhc.h"
+#include "ops/mla/dense_mla.h"
 #include "ops/mla/mla.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/router/router.h"
@@ -44,6 +45,7 @@ void at(const Shape& s, HeadLinear::Spec& o) { o = {DType::bf16, s.x, s.x, 64, 5
 void at(const Shape& s, MhcPre::Spec& o) { o = {s.x, DType::f32, s.x, 4, 4096, 20}; }
 void at(const Shape& s, MhcPost::Spec& o) { o = {s.x, s.x, 4, 4096}; }
 void at(const Shape& s, MhcHead::Spec& o) { o = {s.x, s.x, 4, 4096}; }
+void at(const Shape& s, DenseMla::Spec& o) { o = {s.x, s.x, DType::bf16, s.x, 64, 512, 256, 256, DenseMla::kTokens}; }
 void at(const Shape& s, SparseMla::Spec& o) { o = {s.x, s.x, s.x, 64, 512}; }
 void at(const Shape& s, RmsNorm::Spec& o) { o = {s.x, s.x, 4096}; }
 void at(const Shape&, Router::Spec& o) { o = {288, 8, 1, 1, true, 2.5f}; }
@@ -76,7 +78,7 @@ std::span<const OpEntry> entries() {
 
 std::span<const OpEntry> catalog() {
   return entries<Embedding, MhcPre, MhcPost, MhcHead, RmsNorm, LayerNorm, Linear, HeadLinear, Conv, KdaGate, Kda, GatedNorm, LatentWrite, IndexWrite,
-                 IndexQuery, IndexScore, IndexTopK, PoolExpand, SparseMla, Router, Experts, SwiGlu>();
+                 IndexQuery, IndexScore, IndexTopK, PoolExpand, SparseMla, DenseMla, Router, Experts, SwiGlu>();
 }
 
 }  // namespace winnow::cli

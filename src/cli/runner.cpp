@@ -80,6 +80,21 @@ void Runner::prefill(std::span<const int32_t> tokens, int64_t last, const EachLo
   }
 }
 
+void Runner::prefill_together(std::span<const std::vector<int32_t>> prompts) {
+  std::vector<models::SequenceRows> rows;
+  std::vector<int32_t> tokens, wanted;
+  for (const std::vector<int32_t>& p : prompts) {
+    rows.push_back(rows_of(static_cast<int64_t>(rows.size()), static_cast<int64_t>(tokens.size()), static_cast<int64_t>(p.size()), false));
+    tokens.insert(tokens.end(), p.begin(), p.end());
+    wanted.push_back(static_cast<int32_t>(tokens.size()) - 1);
+  }
+  model_.forward({.tokens = tokens, .sequences = rows, .logit_rows = wanted}, kv_.views());
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    sequences_[i].folded = model_.folded_after(rows[i]);
+    sequences_[i].length = rows[i].count;
+  }
+}
+
 void Runner::decode(std::span<const int32_t> tokens, const models::Probe* probe) {
   std::vector<models::SequenceRows> rows;
   std::vector<int32_t> wanted;

@@ -23,6 +23,9 @@ class Runner {
   // `last` tokens, at most max_logit_rows a step, in order: (index of the token in `tokens`, logits row).
   using EachLogits = std::function<void(int64_t, std::span<const float>)>;
   void prefill(std::span<const int32_t> tokens, int64_t last, const EachLogits& each, const models::Probe* probe = nullptr, int64_t sequence = 0);
+  // Whole prompts of sequences 0 .. prompts.size() - 1, which hold nothing yet, in one step; logits() of the model hold a row for
+  // the last token of each.
+  void prefill_together(std::span<const std::vector<int32_t>> prompts);
   // One decode step of sequences 0 .. tokens.size() - 1 together; logits() of the model hold a row for each.
   void decode(std::span<const int32_t> tokens, const models::Probe* probe = nullptr);
   int64_t first_position() const { return first_position_; }  // of the step in progress, for probes

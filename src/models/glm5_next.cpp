@@ -37,6 +37,10 @@ struct Glm5Next::Impl {
   std::vector<device::Buffer> memory;
   std::map<std::string_view, std::set<std::string_view>> chosen;
   int64_t scratch_bytes = 0, bytes_per_token = 0, rows_live = 0;
+  struct RowRange {
+    int64_t first, count;
+  };
+  std::vector<RowRange> absorbed_rows;  // of this step: what DenseMla leaves, adjacent rows together
 
   Impl(device::Device& d, const weights::Config& c, const Options& o)
       : device(d), config(c), options(with_pages(o, c)), act(o.profile == Profile::exact ? DType::f32 : DType::bf16) {
@@ -59,6 +63,12 @@ struct Glm5Next::Impl {
   IndexKeys index_keys() const { return options.profile == Profile::exact ? IndexKeys::f32 : options.index_keys; }
   int64_t kda_width() const { return config.kda_heads * config.kda_head_dim; }
   int64_t select() const { return config.index_topk / config.index_kpool; }
+  // Prefill rows at positions below this attend by DenseMla: there every token up to a row is selected.
+  int64_t dense_limit() const {
+    const weights::Config& c = config;
+    if (options.profile == Profile::exact || !c.index_tail) return 0;
+    return DenseMla::limit_for(c.kv_lora_rank, c.qk_nope_head_dim, c.v_head_dim, (select() + 1) * c.index_kpool - 1);
+  }
 
   void make_kv_spec() {
     kv_spec = {.attention_layers = config.attention_layers(),
@@ -200,17 +210,22 @@ struct Glm5Next::Impl {
   }
 
   // kv_b is [H, N + V, C]: rows 0 .. N - 1 of a head make keys, the rest values. Attention works in latent space, so the
-  // key part is kept transposed and multiplied into the query.
+  // key part is kept transposed and multiplied into the query; DenseMla reads it as it is stored.
   template <class Source>
   void want_kv_b(Source& s, MlaWeights& a, const std::string& name) {
     const int64_t heads = config.heads, latent = config.kv_lora_rank, nope = config.qk_nope_head_dim, v = config.v_head_dim;
     const DType type = s.type_of(name) == DType::bf16 ? DType::bf16 : DType::f32;
     a.absorb_op = choose<HeadLinear>({type, act, wide, heads, latent, nope});
     a.expand_op = choose<HeadLinear>({type, act, act, heads, v, latent});
-    memory.push_back(device.allocate("weights", bytes_of(type, heads * (nope + v) * latent) + 64));
+    const int64_t absorb = round_up(bytes_of(type, heads * latent * nope), 64), expand = round_up(bytes_of(type, heads * v * latent), 64);
+    memory.push_back(device.allocate("weights", absorb + expand + (dense_limit() ? absorb : 0)));
     std::byte* base = memory.back().data();
     a.absorb = TensorView(base, type, {heads, latent, nope});
-    a.expand = TensorView(base + round_up(a.absorb.bytes(), 64), type, {heads, v, latent});
+    a.expand = TensorView(base + absorb, type, {heads, v, latent});
+    if (dense_limit()) {
+      a.keys = TensorView(base + absorb + expand, type, {heads, nope, latent});
+      a.dense_op = choose<DenseMla>({act, act, type, act, heads, latent, nope, v, dense_limit()});
+    }
     bytes_per_token += a.absorb.bytes() + a.expand.bytes();
     s.visit(name, heads * (nope + v), latent, [&a, heads, latent, nope, v](ConstTensorView kv_b) {
       const float* from = kv_b.as<float>();
@@ -221,6 +236,7 @@ struct Glm5Next::Impl {
       for (int64_t h = 0; h < heads; ++h, from += (nope + v) * latent) {
         for (int64_t n = 0; n < nope; ++n)
           for (int64_t l = 0; l < latent; ++l) put(a.absorb, (h * latent + l) * nope + n, from[n * latent + l]);
+        for (int64_t i = 0; a.keys && i < nope * latent; ++i) put(a.keys, h * nope * latent + i, from[i]);
         for (int64_t i = 0; i < v * latent; ++i) put(a.expand, h * v * latent + i, from[nope * latent + i]);
       }
     });
@@ -372,6 +388,7 @@ struct Glm5Next::Impl {
     take_all(memory.back().data());
     memory.push_back(device.allocate("scratch", scratch_bytes));
     device.queue().set_scratch({memory.back().data(), scratch_bytes});
+    absorbed_rows.reserve(static_cast<size_t>(options.max_sequences));
   }
 
   // --- a step --------------------------------------------------------------------------------------------------------
@@ -412,6 +429,20 @@ struct Glm5Next::Impl {
             .folded = b.folded.rows(0, count),
             .decode = b.decode.rows(0, count),
             .page_tokens = options.page_tokens};
+  }
+
+  // Rows that only expanded ones part are ranges of their own, each of which reads the absorbed form's weights again: chunks that
+  // begin later come first in a step, so a range but the first follows the kTokens rows of its own sequence, which save more.
+  void plan_attention(const Batch& batch) {
+    absorbed_rows.clear();
+    for (const SequenceRows& s : batch.sequences) {
+      const int64_t dense = DenseMla::expanded_rows(s.position.value, s.count, s.decode, dense_limit()), first = s.first_row + dense,
+                    count = s.count - dense;
+      if (count == 0) continue;
+      RowRange* last = absorbed_rows.empty() ? nullptr : &absorbed_rows.back();
+      if (last && last->first + last->count == first) last->count += count;
+      else absorbed_rows.push_back({first, count});
+    }
   }
 
   void site(Queue& q, const MhcSite& m) {
@@ -478,16 +509,28 @@ struct Glm5Next::Impl {
     if (own_indexer) select_tokens(q, a.indexer, rows, kv, layer, index, probe);
     if (probe && probe->selected) probe->selected(index, live(b.selected), live(b.count));
     a.q_b(q, mla_q.reshaped({t, c.heads * c.qk_nope_head_dim}), qr);
-    a.absorb_op(q, {.y = live(b.absorbed), .x = mla_q, .w = a.absorb});
-    k.attend(q, {.y = live(b.attended),
-                 .q = live(b.absorbed),
-                 .pages = kv.latent[layer],
-                 .selected = live(b.selected),
-                 .count = live(b.count),
-                 .scale = 1.0f / std::sqrt(static_cast<float>(c.qk_nope_head_dim + c.qk_rope_head_dim)),
-                 .rows = rows});
-    a.expand_op(q, {.y = values, .x = live(b.attended), .w = a.expand});
+    attend(q, a, rows, kv.latent[layer]);
     a.o(q, live(b.y), values.reshaped({t, c.heads * c.v_head_dim}));
+  }
+
+  // Which form a row takes follows from its position and phase alone, so its bits do not depend on how a prompt is cut.
+  void attend(Queue& q, const MlaWeights& a, const Rows& rows, In pages) {
+    const float scale = 1.0f / std::sqrt(static_cast<float>(config.qk_nope_head_dim + config.qk_rope_head_dim));
+    if (dense_limit())
+      a.dense_op(q, {.y = live(b.values), .q = live(b.mla_q), .pages = pages, .w_k = a.keys, .w_v = a.expand, .scale = scale, .rows = rows});
+    for (const RowRange& r : absorbed_rows) {
+      const auto part = [&r](TensorView v) { return v.rows(r.first, r.count); };
+      a.absorb_op(q, {.y = part(b.absorbed), .x = part(b.mla_q), .w = a.absorb});
+      k.attend(q, {.y = part(b.attended),
+                   .q = part(b.absorbed),
+                   .pages = pages,
+                   .selected = part(b.selected),
+                   .count = part(b.count),
+                   .first_row = r.first,
+                   .scale = scale,
+                   .rows = rows});
+      a.expand_op(q, {.y = part(b.values), .x = part(b.attended), .w = a.expand});
+    }
   }
 
   // Writes this step's index keys, then finds the tokens that each row attends to. The writes come first and always: a
@@ -547,6 +590,7 @@ struct Glm5Next::Impl {
     Queue& q = device.queue();
     const Rows rows = fill_rows(batch);
     if (rows_live == 0) return;
+    plan_attention(batch);
     k.embed(q, {.y = live(b.x), .ids = live(b.ids), .table = w.embed.data});
     size_t kda_layer = 0, mla_layer = 0;
     for (size_t i = 0; i < w.layers.size(); ++i) {

@@ -17,7 +17,8 @@
 namespace winnow::models {
 
 // exact: f32 activations, states and caches; one form of every op; a position's results are bit-equal whether it was
-// prefilled or decoded. fast: bf16 activations and latents, chunked KDA in prefill (docs/architecture.md, Arithmetic).
+// prefilled or decoded. fast: bf16 activations and latents; in prefill chunked KDA, and expanded keys and values in
+// the first rows of a prompt (docs/architecture.md, Arithmetic).
 enum class Profile : uint8_t { exact, fast };
 std::string_view name_of(Profile p);
 Result<Profile> parse_profile(std::string_view name);
@@ -41,8 +42,8 @@ struct Batch {
 // Looks into a step: what verify compares with reference outputs. Called between ops; host memory.
 struct Probe {
   std::function<void(LayerIndex, TensorView streams)> hidden;  // f32 [tokens, streams, hidden] entering a layer; may be overwritten
-  std::function<void(LayerIndex, int64_t first_row, ConstTensorView score)> scored;                    // [rows, max pools] of rows first_row ..
-  std::function<void(LayerIndex, TensorView tokens, TensorView count)> selected;                       // of an attention layer; may be overwritten
+  std::function<void(LayerIndex, int64_t first_row, ConstTensorView score)> scored;  // [rows, max pools] of rows first_row ..
+  std::function<void(LayerIndex, TensorView tokens, TensorView count)> selected;  // of an attention layer; may be overwritten (DenseMla reads none)
   std::function<void(LayerIndex, ConstTensorView logits, TensorView ids, TensorView weights)> routed;  // of a layer with experts; the same
 };
 

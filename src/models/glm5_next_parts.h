@@ -17,6 +17,7 @@
 #include "ops/layer_norm/layer_norm.h"
 #include "ops/linear/linear.h"
 #include "ops/mhc/mhc.h"
+#include "ops/mla/dense_mla.h"
 #include "ops/mla/mla.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/router/router.h"
@@ -69,7 +70,9 @@ struct MlaWeights {
   ConstTensorView kv_norm;  // [C]
   TensorView absorb;        // [H, C, N]: W_k of kv_b, transposed
   TensorView expand;        // [H, V, C]: W_v of kv_b
+  TensorView keys;          // [H, N, C]: W_k of kv_b as it is stored, where rows of the expanded form exist
   Op<HeadLinear> absorb_op, expand_op;
+  Op<DenseMla> dense_op;
   Projection o;            // [D, H * V]
   IndexerWeights indexer;  // of layers with an indexer of their own
 };
@@ -139,7 +142,7 @@ struct Buffers {
   // MLA
   TensorView qr_wide, latent_wide, qr, latent;  // [T, Q], [T, C] f32 before their norms, A after
   TensorView mla_q, absorbed;                   // [T, H, N] A, [T, H, C] f32
-  TensorView attended, values;                  // [T, H, C], [T, H, V] A
+  TensorView attended, values;                  // [T, H, C], [T, H, V] A; absorbed and attended: of absorbed rows only
   TensorView index_q, index_w;                  // [T, Hi, Di], [T, Hi] f32
   TensorView index_q8, index_w8;                // fp8 keys: [T, Hi, Di] e4m3, [T, Hi] f32
   TensorView index_k, index_gate;               // [T, Di] f32

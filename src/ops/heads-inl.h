@@ -16,12 +16,12 @@ namespace HWY_NAMESPACE {
 // Keys whose sums fill the registers.
 constexpr int kKeyTile = kParts == 1 ? 12 : 6;
 
-// q [heads <= 16, dim] to out [dim][16]; the lanes of missing heads are zero.
+// q [heads <= 16, dim], heads `stride` apart, to out [dim][16]; the lanes of missing heads are zero.
 template <class Q>
-HWY_INLINE void heads_to_lanes(const Q* q, int64_t heads, int64_t dim, float* out) {
+HWY_INLINE void heads_to_lanes(const Q* q, int64_t stride, int64_t heads, int64_t dim, float* out) {
   HWY_ALIGN float tile[kLanes][kLanes] = {};
   for (int64_t d = 0; d < dim; d += kLanes) {
-    for (int64_t h = 0; h < heads; ++h) store(load(q + h * dim + d, dim - d), tile[h]);
+    for (int64_t h = 0; h < heads; ++h) store(load(q + h * stride + d, dim - d), tile[h]);
     const int64_t n = dim - d < kLanes ? dim - d : kLanes;
     for (int64_t j = 0; j < n; ++j)
       for (int h = 0; h < kLanes; ++h) out[(d + j) * kLanes + h] = tile[h][j];

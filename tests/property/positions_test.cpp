@@ -23,7 +23,8 @@ struct Machine {
   std::unique_ptr<models::Glm5Next> model;
   std::unique_ptr<Runner> runner;
 
-  explicit Machine(models::Profile profile, device::CpuOptions cpu = {}, int64_t max_rows = 512) : device(device::make_cpu(cpu)) {
+  explicit Machine(models::Profile profile, device::CpuOptions cpu = {}, int64_t max_rows = 512, int64_t sequences = 2)
+      : device(device::make_cpu(cpu)) {
     models::Options o;
     o.profile = profile;
     o.max_rows = max_rows;
@@ -31,7 +32,7 @@ struct Machine {
     o.max_context = 1024;
     const weights::Checkpoint checkpoint = weights::Checkpoint::open(WINNOW_SOURCE_DIR "/models/winnow-tiny").or_throw();
     model = std::make_unique<models::Glm5Next>(*device, checkpoint, o);
-    runner = std::make_unique<Runner>(*device, *model, 2, o.max_context);
+    runner = std::make_unique<Runner>(*device, *model, sequences, o.max_context);
   }
   // Logits of the last `last` tokens of a prompt that is prefilled whole, or up to `decoded` tokens before its end.
   Logits run(std::span<const int32_t> tokens, int64_t last, int64_t decoded = 0) {
@@ -113,6 +114,28 @@ TEST(Positions, CompanyDoesNotMatter) {
       beside.emplace_back(l, l + s.model->logits().shape[1]);
     }
     expect_same_bits(alone, beside);
+  }
+}
+
+// Prompts of nine lengths that begin in one step, some of whose rows take another form of attention than their neighbours'.
+TEST(Positions, PromptsThatBeginTogether) {
+  const std::vector<int32_t> tokens = prompt(512);
+  const size_t lengths[] = {64, 3, 130, 33, 63, 65, 1, 72, 20};
+  for (models::Profile profile : {models::Profile::exact, models::Profile::fast}) {
+    SCOPED_TRACE(models::name_of(profile));
+    Machine s(profile, {}, 512, 9);
+    Logits alone, together;
+    const auto keep = [&](int64_t, std::span<const float> l) { alone.emplace_back(l.begin(), l.end()); };
+    std::vector<std::vector<int32_t>> prompts;
+    for (size_t i = 0; i < 9; ++i) {
+      prompts.emplace_back(tokens.begin() + static_cast<int64_t>(17 * i), tokens.begin() + static_cast<int64_t>(17 * i + lengths[i]));
+      s.runner->prefill(prompts.back(), 1, keep, nullptr, static_cast<int64_t>(i));
+      s.runner->reset(static_cast<int64_t>(i));
+    }
+    s.runner->prefill_together(prompts);
+    const ConstTensorView l = s.model->logits();
+    for (int64_t i = 0; i < 9; ++i) together.emplace_back(l.as<float>() + i * l.shape[1], l.as<float>() + (i + 1) * l.shape[1]);
+    expect_same_bits(alone, together);
   }
 }
 

@@ -65,7 +65,7 @@ void score_pools(const IndexScore::Spec& s, const IndexScore::Args& a, int64_t r
 template <class X>
 void load_row(const IndexScore::Spec& s, const IndexScore::Args& a, int64_t t, float* q, float* w) {
   for (int64_t h = 0; h < s.heads; h += kLanes) {
-    heads_to_lanes(a.q.as<X>() + (t * s.heads + h) * s.dim, std::min<int64_t>(kLanes, s.heads - h), s.dim, q + h * s.dim);
+    heads_to_lanes(a.q.as<X>() + (t * s.heads + h) * s.dim, s.dim, std::min<int64_t>(kLanes, s.heads - h), s.dim, q + h * s.dim);
     store(load(a.w.as<float>() + t * s.heads + h, s.heads - h), w + h);
   }
 }

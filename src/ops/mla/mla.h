@@ -17,23 +17,24 @@ struct SparseMla {
     int64_t heads, dim;
   };  // f32, bf16; dim = kv_lora_rank (+ rope)
   struct Args {
-    Out y;        // [tokens, heads, dim]
-    In q;         // [tokens, heads, dim], absorbed
-    In pages;     // [pages, page_tokens, dim]
-    In selected;  // [tokens, width] int32 token positions, ascending, -1 beyond count
-    In count;     // [tokens] int32
-    float scale;  // (nope + rope head dim)^-1/2, the dim before absorption
+    Out y;              // [count, heads, dim]
+    In q;               // [count, heads, dim], absorbed
+    In pages;           // [pages, page_tokens, dim]
+    In selected;        // [count, width] int32 token positions, ascending, -1 beyond a row's count
+    In count;           // [count] int32
+    int64_t first_row;  // row r of y, q, selected and count is row first_row + r of the step
+    float scale;        // (nope + rope head dim)^-1/2, the dim before absorption
     Rows rows;
   };
   static void check(const Spec& s, const Args& a) {
-    Dim tokens{"tokens"}, pages{"pages"}, width{"width"};
+    Dim count{"count"}, pages{"pages"}, width{"width"};
     expect(a.rows);
-    tokens.bind(a.rows.tokens());
-    expect("q", a.q, s.q, {tokens, s.heads, s.dim});
+    expect("q", a.q, s.q, {count, s.heads, s.dim});
     expect_rows("pages", a.pages, s.latent, {pages, a.rows.page_tokens, s.dim});
-    expect("selected", a.selected, DType::i32, {tokens, width});
-    expect("count", a.count, DType::i32, {tokens});
-    expect("y", a.y, s.y, {tokens, s.heads, s.dim});
+    expect("selected", a.selected, DType::i32, {count, width});
+    expect("count", a.count, DType::i32, {count});
+    expect("y", a.y, s.y, {count, s.heads, s.dim});
+    winnow::check(a.first_row >= 0 && a.first_row + count.value() <= a.rows.tokens(), "sparse_mla: rows out of range");
   }
   // A row reads its keys once and makes a score and a sum of each for each head.
   static Cost cost(const Spec& s, const Args& a) {

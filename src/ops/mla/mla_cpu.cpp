@@ -55,7 +55,7 @@ int64_t segments_of(const SparseMla::Args& a, int64_t t) { return ceil_div(a.cou
 
 template <class C>
 void load_block(const SparseMla::Args& a, const Sizes& z, int64_t t, int64_t first, int64_t n, float* block) {
-  const int32_t* table = a.rows.page_table.as<int32_t>() + a.rows.sequence.as<int32_t>()[t] * a.rows.page_table.stride[0];
+  const int32_t* table = a.rows.page_table.as<int32_t>() + a.rows.sequence.as<int32_t>()[a.first_row + t] * a.rows.page_table.stride[0];
   const int32_t* selected = a.selected.as<int32_t>() + t * a.selected.shape[1] + first;
   for (int64_t i = 0; i < n; ++i) {
     const int64_t page = table[page_index(TokenPos(selected[i]), a.rows.page_tokens)], row = selected[i] % a.rows.page_tokens;
@@ -145,7 +145,7 @@ int64_t heads_of_group(const Sizes& z, int64_t group) { return std::min<int64_t>
 
 template <class Q>
 void load_q(const SparseMla::Args& a, const Sizes& z, int64_t t, int64_t group, float* q) {
-  heads_to_lanes(a.q.as<Q>() + (t * z.heads + group * kLanes) * z.dim, heads_of_group(z, group), z.dim, q);
+  heads_to_lanes(a.q.as<Q>() + (t * z.heads + group * kLanes) * z.dim, z.dim, heads_of_group(z, group), z.dim, q);
 }
 
 template <class Y>

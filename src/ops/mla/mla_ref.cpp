@@ -10,7 +10,7 @@ namespace winnow::ops {
 namespace {
 
 void attend(const SparseMla::Spec& s, const SparseMla::Args& a, int64_t t, int64_t h) {
-  const int32_t* table = a.rows.page_table.as<int32_t>() + a.rows.sequence.as<int32_t>()[t] * a.rows.page_table.stride[0];
+  const int32_t* table = a.rows.page_table.as<int32_t>() + a.rows.sequence.as<int32_t>()[a.first_row + t] * a.rows.page_table.stride[0];
   const int64_t n = a.count.as<int32_t>()[t], page_tokens = a.rows.page_tokens;
   auto latent = [&](int64_t i, int64_t d) {
     const TokenPos u(a.selected.as<int32_t>()[t * a.selected.shape[1] + i]);

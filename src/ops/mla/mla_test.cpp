@@ -44,14 +44,20 @@ struct Case {
     }
   }
   int64_t rows() const { return static_cast<int64_t>(counts.size()); }
-  SparseMla::Args args(const Tensor& y) const { return {y, q, latent, selected, count, scale(), step.rows}; }
+  SparseMla::Args args(const Tensor& y) const { return {y, q, latent, selected, count, 0, scale(), step.rows}; }
   float scale() const { return 1 / std::sqrt(static_cast<float>(spec.dim)); }
   Tensor output() const { return Tensor(spec.y, {rows(), spec.heads, spec.dim}); }
+  // Row r of the step, without the others.
+  Tensor part(const Kernel<SparseMla>& k, device::Device& d, int64_t r) const {
+    Tensor y(spec.y, {1, spec.heads, spec.dim});
+    run_kernel(k, d, spec, {y, q.view.rows(r, 1), latent, selected.view.rows(r, 1), count.view.rows(r, 1), r, scale(), step.rows});
+    return y;
+  }
   // Row r in a step of its own.
   Tensor alone(const Kernel<SparseMla>& k, device::Device& d, int64_t r) const {
     const Step one({{context - 1, 1, rows() - 1 - r}}, pages);
     Tensor y(spec.y, {1, spec.heads, spec.dim});
-    run_kernel(k, d, spec, {y, q.view.rows(r, 1), latent, selected.view.rows(r, 1), count.view.rows(r, 1), scale(), one.rows});
+    run_kernel(k, d, spec, {y, q.view.rows(r, 1), latent, selected.view.rows(r, 1), count.view.rows(r, 1), 0, scale(), one.rows});
     return y;
   }
 };
@@ -70,7 +76,10 @@ void conform(const SparseMla::Spec& s, const std::vector<int32_t>& counts, int64
     expect_close(y, want, 2 * epsilon_of(s.y) + 2e-5);
     EXPECT_TRUE(!before || same_bits(y, before->view)) << "bits depend on kernel or workers";
     if (!before) before = std::make_unique<Tensor>(y.clone());
-    for (int64_t r = 0; r < c.rows(); ++r) EXPECT_TRUE(same_bits(c.alone(k, d, r), y.view.rows(r, 1))) << "row " << r << " depends on company";
+    for (int64_t r = 0; r < c.rows(); ++r) {
+      EXPECT_TRUE(same_bits(c.alone(k, d, r), y.view.rows(r, 1))) << "row " << r << " depends on company";
+      EXPECT_TRUE(same_bits(c.part(k, d, r), y.view.rows(r, 1))) << "row " << r << " as part of a step";
+    }
   });
 }
 
@@ -181,7 +190,7 @@ TEST(SparseMla, FarPages) {
   const Tensor q = random_tensor(DType::f32, {1, 1, 4}, 1), selected = tensor_of<int32_t>({1, 2}, {2, -1}), count = tensor_of<int32_t>({1}, {1});
   for_reference_and_kernels(spec, [&](const Kernel<SparseMla>& k, device::Device& d) {
     const Tensor y(DType::f32, {1, 1, 4});
-    run_kernel(k, d, spec, {y, q, latent, selected, count, 1.0f, step.rows});
+    run_kernel(k, d, spec, {y, q, latent, selected, count, 0, 1.0f, step.rows});
     for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(ref::get(y, i), i + 1);
   });
 }
