@@ -362,6 +362,7 @@ struct Glm5Next::Impl {
     b.slot = s.take(DType::i64, {t});
     b.page_table = s.take(DType::i32, {r, max_pages()});
     b.state = s.take(DType::i32, {r});
+    b.source = s.take(DType::i32, {r});
     b.folded = s.take(DType::i64, {r});
     b.decode = s.take(DType::i32, {r});
     b.x = s.take(wide, {t, n, c.hidden_size});
@@ -406,6 +407,7 @@ struct Glm5Next::Impl {
             "a sequence beyond its pages");
       b.first_row.as<int32_t>()[i] = static_cast<int32_t>(s.first_row);
       b.state.as<int32_t>()[i] = static_cast<int32_t>(s.state.value);
+      b.source.as<int32_t>()[i] = static_cast<int32_t>((s.source.value < 0 ? s.state : s.source).value);
       b.folded.as<int64_t>()[i] = s.folded.value;
       b.decode.as<int32_t>()[i] = s.decode;
       for (int64_t p = 0; p < pages_for(end.value, options.page_tokens); ++p)
@@ -426,6 +428,7 @@ struct Glm5Next::Impl {
             .slot = live(b.slot),
             .page_table = b.page_table.rows(0, count),
             .state = b.state.rows(0, count),
+            .source = b.source.rows(0, count),
             .folded = b.folded.rows(0, count),
             .decode = b.decode.rows(0, count),
             .page_tokens = options.page_tokens};

@@ -130,7 +130,7 @@ struct Kernels {
 // exact and bf16 in fast; what products leave is f32.
 struct Buffers {
   TensorView ids;                                                                     // [T] i32
-  TensorView first_row, sequence, position, slot, page_table, state, folded, decode;  // ops/rows.h
+  TensorView first_row, sequence, position, slot, page_table, state, source, folded, decode;  // ops/rows.h
   TensorView x;                                                                       // [T, S, D] f32: residual streams
   TensorView h, y;                                                                    // [T, D] A into a sublayer, f32 out of it
   TensorView post, comb;                                                              // [T, S], [T, S, S] f32

@@ -1,6 +1,8 @@
 // Reading and writing single elements whatever their type, for references. Never in a kernel.
 #pragma once
 
+#include <cstring>
+
 #include "base/view.h"
 
 namespace winnow::ops::ref {
@@ -26,6 +28,11 @@ inline void set(TensorView v, int64_t i, float x) {
 }
 inline void set(TensorView v, int64_t i, int64_t j, float x) { set(v, i * v.stride[0] + j * v.stride[1], x); }
 inline void set(TensorView v, int64_t i, int64_t j, int64_t k, float x) { set(v, i * v.stride[0] + j * v.stride[1] + k * v.stride[2], x); }
+// Record `from` of [records, ...] over record `to`.
+inline void copy_record(TensorView v, int64_t from, int64_t to) {
+  const auto bytes = static_cast<size_t>(v.stride[0] * bits_of(v.dtype) / 8);
+  std::memcpy(v.data + static_cast<size_t>(to) * bytes, v.data + static_cast<size_t>(from) * bytes, bytes);
+}
 inline float get(const Matrix& m, int64_t i, int64_t j) {
   const float q = get(m.data, i, j);
   return m.scale ? q * get(m.scale, i / kFp8Block, j / kFp8Block) : q;

@@ -8,6 +8,7 @@ void expect(const Rows& r) {
   expect("position", r.position, DType::i64, {tokens});
   expect("slot", r.slot, DType::i64, {tokens});
   expect("state", r.state, DType::i32, {sequences});
+  expect("source", r.source, DType::i32, {sequences});
   expect("folded", r.folded, DType::i64, {sequences});
   expect("decode", r.decode, DType::i32, {sequences});
   expect("first_row", r.first_row, DType::i32, {sequences.value() + 1});

@@ -13,7 +13,9 @@ struct Rows {
   In position;    // [tokens] int64: TokenPos
   In slot;        // [tokens] int64: SlotId where the row's latent goes
   In page_table;  // [sequences, max_pages] int32: PageId of each page of the sequence; entries beyond its pages are never read
-  In state;       // [sequences] int32: StateId of its recurrent state and rings
+  In state;       // [sequences] int32: StateId of its recurrent state and rings, which this step leaves complete
+  In source;      // [sequences] int32: StateId whose record the step reads. Where it is not `state` (the record was handed over to a
+                  // snapshot, or is one), it is not written, and whatever a later step needs of it is carried over to `state`
   In folded;      // [sequences] int64: tokens that its S holds, a multiple of kKdaGroup
   In decode;      // [sequences] int32: 1 for decode rows (the prompt is finished), 0 for a prefill chunk
   int64_t page_tokens = 64;

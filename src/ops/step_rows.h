@@ -12,6 +12,7 @@ struct Chunk {  // the rows of one sequence
   int32_t state = 0;
   int64_t position = 0, count = 0;
   bool decode = false;
+  int32_t source = -1;  // another record than state, if not negative
 };
 
 class StepRows {
@@ -26,6 +27,7 @@ class StepRows {
     first_row_ = Tensor(DType::i32, {sequences + 1});
     page_table_ = Tensor(DType::i32, {sequences, max_pages});
     state_ = Tensor(DType::i32, {sequences});
+    source_ = Tensor(DType::i32, {sequences});
     folded_ = Tensor(DType::i64, {sequences});
     decode_ = Tensor(DType::i32, {sequences});
     sequence_ = Tensor(DType::i32, {tokens});
@@ -36,6 +38,7 @@ class StepRows {
       const Chunk& c = chunks[q];
       first_row_.as<int32_t>()[q] = static_cast<int32_t>(row);
       state_.as<int32_t>()[q] = c.state;
+      source_.as<int32_t>()[q] = c.source < 0 ? c.state : c.source;
       decode_.as<int32_t>()[q] = c.decode;
       folded_.as<int64_t>()[q] = c.position > 0 ? (c.position - 1) / kKdaGroup * kKdaGroup : 0;
       for (int64_t p = 0; p < pages_for(c.position + c.count, page_tokens); ++p)
@@ -55,6 +58,7 @@ class StepRows {
             .slot = slot_,
             .page_table = page_table_,
             .state = state_,
+            .source = source_,
             .folded = folded_,
             .decode = decode_,
             .page_tokens = page_tokens};
@@ -64,7 +68,7 @@ class StepRows {
   Rows rows;
 
  private:
-  Tensor first_row_, sequence_, position_, slot_, page_table_, state_, folded_, decode_;
+  Tensor first_row_, sequence_, position_, slot_, page_table_, state_, source_, folded_, decode_;
   int64_t pages_ = 0;
 };
 

@@ -13,6 +13,7 @@ namespace winnow::ops::test {
 
 struct Part {
   int64_t position, count, state;
+  int64_t record = -1, source = -1;  // of its state and rings, if not `state`; what the step reads, if not the record
 };  // of one sequence in a step: position of its first row, rows, StateId
 
 // The pages of all sequences that a test has, by StateId: sequence i holds pages of its own, in no order.
@@ -44,7 +45,7 @@ struct FarMemory {
 
 struct Step {
   Step(const std::vector<Part>& parts, const Pages& pages) {
-    std::vector<int32_t> first{0}, sequence, table, state, decode;
+    std::vector<int32_t> first{0}, sequence, table, state, source, decode;
     std::vector<int64_t> position, slot, folded;
     for (const Part& p : parts) {
       for (int64_t i = 0; i < p.count; ++i) {
@@ -56,7 +57,8 @@ struct Step {
       for (int64_t i = 0; i < pages.pages_each; ++i)
         table.push_back(i < held ? static_cast<int32_t>(pages.page(p.state, i * pages.page_tokens)) : -1'000'000'000);
       first.push_back(static_cast<int32_t>(sequence.size()));
-      state.push_back(static_cast<int32_t>(p.state));
+      state.push_back(static_cast<int32_t>(p.record < 0 ? p.state : p.record));
+      source.push_back(p.source < 0 ? state.back() : static_cast<int32_t>(p.source));
       folded.push_back(p.position / kKdaGroup * kKdaGroup);
       decode.push_back(p.count == 1);
     }
@@ -67,14 +69,15 @@ struct Step {
     slot_ = tensor_of<int64_t>({n}, slot);
     table_ = tensor_of<int32_t>({s, pages.pages_each}, table);
     state_ = tensor_of<int32_t>({s}, state);
+    source_ = tensor_of<int32_t>({s}, source);
     folded_ = tensor_of<int64_t>({s}, folded);
     decode_ = tensor_of<int32_t>({s}, decode);
-    rows = {first_, sequence_, position_, slot_, table_, state_, folded_, decode_, pages.page_tokens};
+    rows = {first_, sequence_, position_, slot_, table_, state_, source_, folded_, decode_, pages.page_tokens};
   }
   Rows rows;
 
  private:
-  Tensor first_, sequence_, position_, slot_, table_, state_, folded_, decode_;
+  Tensor first_, sequence_, position_, slot_, table_, state_, source_, folded_, decode_;
 };
 
 }  // namespace winnow::ops::test

@@ -2,7 +2,8 @@
 //   y[t, c] = silu(sum over j < taps of w[c, j] * in(pos(t) - taps + 1 + j, c)),  in(p, c) = 0 for p < 0
 // in(p) is row p of the same sequence in x when the step holds it, else the ring row p % ring_rows of its state; then
 // the step's last min(count, ring_rows) rows are written to the ring. f32 sum in ascending j.
-// A ring row of a position < 0 is never read: a fresh state holds stale bytes.
+// A ring row of a position < 0 is never read: a fresh state holds stale bytes. Ring rows are read from the sequence's source
+// (rows.h); if that is another record, those that the step did not overwrite are carried over.
 #pragma once
 
 #include "ops/rows.h"

@@ -33,20 +33,25 @@ void run_sequence(const Conv::Spec& s, const Conv::Args& a, int64_t sequence, co
   const int64_t first = a.rows.first_row.as<int32_t>()[sequence], end = a.rows.first_row.as<int32_t>()[sequence + 1];
   if (first == end) return;
   const int64_t ring_rows = a.ring.shape[1], begin_position = a.rows.position.as<int64_t>()[first];
-  const int64_t state = a.rows.state.as<int32_t>()[sequence];
-  winnow::check(state >= 0 && state < a.ring.shape[0], "conv: a state is outside the ring");
+  const int64_t state = a.rows.state.as<int32_t>()[sequence], source = a.rows.source.as<int32_t>()[sequence];
+  winnow::check(state >= 0 && state < a.ring.shape[0] && source >= 0 && source < a.ring.shape[0], "conv: a state is outside the ring");
   X* ring = a.ring.as<X>() + state * a.ring.stride[0] + c;
+  const X* from = a.ring.as<X>() + source * a.ring.stride[0] + c;
   const X* x = a.x.as<X>() + first * s.channels + c;
   for (int64_t t = 0; t < end - first; ++t) {
     const X* rows[kMaxTaps];
     for (int64_t j = 0; j < s.taps; ++j) {
       const int64_t back = t - s.taps + 1 + j, p = begin_position + back;  // row of x, or before it of the ring
-      rows[j] = back >= 0 ? x + back * s.channels : p >= 0 ? ring + p % ring_rows * s.channels : nullptr;
+      rows[j] = back >= 0 ? x + back * s.channels : p >= 0 ? from + p % ring_rows * s.channels : nullptr;
     }
     convolve(a.y.as<Y>() + (first + t) * s.channels + c, rows, w, s.taps, n);
   }
+  const auto bytes = static_cast<size_t>(n) * sizeof(X);
+  if (source != state)
+    for (int64_t p = std::max<int64_t>(begin_position + end - first - ring_rows, 0); p < begin_position; ++p)
+      std::memcpy(ring + p % ring_rows * s.channels, from + p % ring_rows * s.channels, bytes);
   for (int64_t t = end - first > ring_rows ? end - first - ring_rows : 0; t < end - first; ++t)
-    std::memcpy(ring + (begin_position + t) % ring_rows * s.channels, x + t * s.channels, static_cast<size_t>(n) * sizeof(X));
+    std::memcpy(ring + (begin_position + t) % ring_rows * s.channels, x + t * s.channels, bytes);
 }
 
 void run(Queue& q, Scratch, const Conv::Spec& s, const Conv::Args& a) {

@@ -12,8 +12,10 @@ void run(Queue&, Scratch, const Conv::Spec& s, const Conv::Args& a) {
   for (int64_t q = 0; q < a.rows.sequences(); ++q) {
     const int64_t first = a.rows.first_row.as<int32_t>()[q], end = a.rows.first_row.as<int32_t>()[q + 1];
     if (first == end) continue;
-    const int64_t begin_position = a.rows.position.as<int64_t>()[first], state = a.rows.state.as<int32_t>()[q];
-    winnow::check(state >= 0 && state < a.ring.shape[0], "conv: a state is outside the ring");
+    const int64_t begin_position = a.rows.position.as<int64_t>()[first], state = a.rows.state.as<int32_t>()[q],
+                  source = a.rows.source.as<int32_t>()[q];
+    winnow::check(state >= 0 && state < a.ring.shape[0] && source >= 0 && source < a.ring.shape[0], "conv: a state is outside the ring");
+    if (source != state && begin_position > 0) ref::copy_record(a.ring, source, state);
     auto in = [&](int64_t p, int64_t c) -> double {
       if (p < 0) return 0;
       return p >= begin_position ? ref::get(a.x, first + p - begin_position, c) : ref::get(a.ring, state, p % ring_rows, c);

@@ -108,6 +108,37 @@ TEST(Conv, AnyCutGivesTheSameBits) {
   }
 }
 
+// A step may read one record and leave everything in another: same bits, and the first record is never needed again.
+TEST(Conv, AnotherRecordTakesOverAtAnyStep) {
+  constexpr int64_t kTokens = 13, kChannels = 19, kRing = 6;
+  const Conv::Spec spec{DType::bf16, DType::f32, kChannels, 4};
+  const Tensor x = random_tensor(DType::bf16, {kTokens, kChannels}, 1), w = random_tensor(DType::f32, {kChannels, 4}, 2);
+  const auto moving = [&](auto&& run, const std::vector<int64_t>& counts) {
+    const Tensor y(DType::f32, {kTokens, kChannels}), ring(DType::bf16, {2, kRing, kChannels});
+    int64_t position = 0;
+    int32_t state = 0;
+    for (int64_t count : counts) {
+      const Tensor before = ring.clone();
+      state = 1 - state;
+      const StepRows step({{state, position, count, false, 1 - state}});
+      run({y.view.rows(position, count), ring, x.view.rows(position, count), w, step.rows});
+      EXPECT_TRUE(same_bits(ring.view.rows(1 - state, 1), before.view.rows(1 - state, 1)));
+      std::memset(ring.view.rows(1 - state, 1).data, 0xff, static_cast<size_t>(ring.view.rows(0, 1).bytes()));
+      position += count;
+    }
+    return y.clone();
+  };
+  std::vector<std::vector<int64_t>> cuts{std::vector<int64_t>(kTokens, 1), {2, 1, 3, 1, 6}, {7, 1, 5}, {1, 2, 10}};
+  for (const auto& cut : cuts) {
+    const Tensor wanted = moving([&](const Conv::Args& a) { run_reference<Conv>(spec, a); }, cut);
+    for_each_kernel<Conv>(spec, [&](const Kernel<Conv>& k, device::Device& d) {
+      const Tensor got = moving([&](const Conv::Args& a) { run_kernel(k, d, spec, a); }, cut);
+      EXPECT_TRUE(same_bits(got, in_steps(k, d, spec, x, w, kRing, {kTokens})));
+      expect_close(got, wanted, 1e-5, "y");
+    });
+  }
+}
+
 TEST(Conv, ARowDoesNotDependOnCompany) {
   const Conv::Spec spec{DType::f32, DType::f32, 40, 4};
   const StepRows step(kMixed.chunks);

@@ -21,7 +21,8 @@ constexpr const char* rotation_why_not(bool fp8, int64_t dim) { return fp8 && (d
 //        key = e4m3(clamp(y / scale, +-448)); needs dim = 2^n (else no kernel fits, "fp8 keys need a power of two").
 //        A row with a y that is not finite gets the scale NaN and the codes 0x7F.
 // A window row comes from this step's rows of the same sequence, or else from the ring row position % ring_rows; ring
-// rows are read before they are written. Never from another sequence. All bits equal for prefill and decode.
+// rows are read before they are written. Never from another sequence. All bits equal for prefill and decode. Ring rows are
+// read from the sequence's source (rows.h); if that is another record, those that the step did not overwrite are carried over.
 struct IndexWrite {
   static constexpr std::string_view name = "index_write";
   struct Spec {

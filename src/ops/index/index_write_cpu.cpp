@@ -50,7 +50,7 @@ void complete_pool(const IndexWrite::Spec& s, const IndexWrite::Args& a, int64_t
   const int64_t seq = a.rows.sequence.as<int32_t>()[t], ring_rows = a.ring.shape[1];
   const int64_t in_step = std::min<int64_t>(s.kpool, t - a.rows.first_row.as<int32_t>()[seq] + 1);
   const int64_t row = t - in_step + 1;
-  const Window<X> window{a.ring.as<float>() + a.rows.state.as<int32_t>()[seq] * ring_rows * 2 * s.dim,
+  const Window<X> window{a.ring.as<float>() + a.rows.source.as<int32_t>()[seq] * ring_rows * 2 * s.dim,
                          ring_rows,
                          pos.value - s.kpool + 1,
                          s.kpool - in_step,
@@ -71,7 +71,14 @@ void complete_pool(const IndexWrite::Spec& s, const IndexWrite::Args& a, int64_t
 template <class X>
 void append_to_ring(const IndexWrite::Spec& s, const IndexWrite::Args& a, int64_t seq) {
   const int64_t begin = a.rows.first_row.as<int32_t>()[seq], end = a.rows.first_row.as<int32_t>()[seq + 1], ring_rows = a.ring.shape[1];
-  float* ring = a.ring.as<float>() + a.rows.state.as<int32_t>()[seq] * ring_rows * 2 * s.dim;
+  if (begin == end) return;
+  const int64_t state = a.rows.state.as<int32_t>()[seq], source = a.rows.source.as<int32_t>()[seq], row_floats = 2 * s.dim;
+  float* ring = a.ring.as<float>() + state * ring_rows * row_floats;
+  const float* from = a.ring.as<float>() + source * ring_rows * row_floats;
+  const int64_t first = a.rows.position.as<int64_t>()[begin];
+  if (source != state)
+    for (int64_t p = std::max<int64_t>(first + end - begin - ring_rows, 0); p < first; ++p)
+      std::copy_n(from + p % ring_rows * row_floats, row_floats, ring + p % ring_rows * row_floats);
   for (int64_t t = std::max(begin, end - ring_rows); t < end; ++t) {
     float* row = ring + a.rows.position.as<int64_t>()[t] % ring_rows * 2 * s.dim;
     for (int64_t c = 0; c < s.dim; c += kLanes) {

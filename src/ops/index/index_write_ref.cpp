@@ -19,8 +19,8 @@ Raw raw_row(const IndexWrite::Spec& s, const IndexWrite::Args& a, int64_t t, int
   const int64_t seq = a.rows.sequence.as<int32_t>()[t];
   const int64_t row = t - (a.rows.position.as<int64_t>()[t] - pos);
   if (row >= a.rows.first_row.as<int32_t>()[seq]) return {a.key, a.gate, row * s.dim};
-  const int64_t state = a.rows.state.as<int32_t>()[seq];
-  const int64_t first = (state * a.ring.shape[1] + pos % a.ring.shape[1]) * 2 * s.dim;
+  const int64_t source = a.rows.source.as<int32_t>()[seq];
+  const int64_t first = (source * a.ring.shape[1] + pos % a.ring.shape[1]) * 2 * s.dim;
   ConstTensorView gate = a.ring;
   gate.data += s.dim * static_cast<int64_t>(sizeof(float));
   return {a.ring, gate, first};
@@ -66,6 +66,11 @@ void run(Queue&, Scratch, const IndexWrite::Spec& s, const IndexWrite::Args& a) 
   const int64_t tokens = a.rows.tokens(), ring_rows = a.ring.shape[1];
   for (int64_t t = 0; t < tokens; ++t)
     if (a.rows.position.as<int64_t>()[t] % s.kpool == s.kpool - 1) write_pool(s, a, t);
+  for (int64_t seq = 0; seq < a.rows.sequences(); ++seq) {
+    const int64_t row = a.rows.first_row.as<int32_t>()[seq], state = a.rows.state.as<int32_t>()[seq], source = a.rows.source.as<int32_t>()[seq];
+    if (source != state && row < a.rows.first_row.as<int32_t>()[seq + 1] && a.rows.position.as<int64_t>()[row] > 0)
+      ref::copy_record(a.ring, source, state);
+  }
   for (int64_t t = 0; t < tokens; ++t) {
     const int64_t state = a.rows.state.as<int32_t>()[a.rows.sequence.as<int32_t>()[t]];
     const int64_t row = state * ring_rows + a.rows.position.as<int64_t>()[t] % ring_rows;

@@ -116,6 +116,36 @@ TEST(IndexWrite, ConformanceAndChunking) {
   conform(IndexKeys::f32, DType::f32, 1, 1, 8, 1);
 }
 
+void for_reference_and_kernels(const IndexWrite::Spec& spec, const std::function<void(const Kernel<IndexWrite>&, device::Device&)>& f) {
+  f(kernels(IndexWrite{}, Ref{})[0], cpu_with(1));
+  for_each_kernel<IndexWrite>(spec, f);
+}
+
+// A step may read one ring record and leave everything in another: same pools, and the first record is never needed again.
+TEST(IndexWrite, AnotherRecordTakesOverAtAnyStep) {
+  constexpr int64_t kTokens = 40, kPool = 4, kDim = 19;
+  const IndexWrite::Spec spec{IndexKeys::f32, DType::f32, kDim, kPool};
+  const Pages pages(1, kTokens, 16, 5);
+  const Raw raw(DType::f32, 2, kTokens, kDim);
+  const Tensor ape = random_tensor(DType::f32, {kPool, kDim}, 13);
+  for_reference_and_kernels(spec, [&](const Kernel<IndexWrite>& k, device::Device& d) {
+    const Runner run = [&](const IndexWrite::Spec& s, const IndexWrite::Args& a) { run_kernel(k, d, s, a); };
+    const Cache want(IndexKeys::f32, pages, 2, kDim, kPool, kPool + 1), got(IndexKeys::f32, pages, 2, kDim, kPool, kPool + 1);
+    write(run, spec, want, raw, ape, pages, {{0, kTokens, 0}});
+    std::mt19937 rng(5);
+    int64_t record = 0;
+    for (int64_t done = 0, n = 0; done < kTokens; done += n, record = 1 - record) {
+      n = std::min<int64_t>(1 + static_cast<int64_t>(rng() % 7), kTokens - done);
+      const TensorView old = got.ring.view.rows(1 - record, 1);
+      const Tensor before = got.ring.clone();
+      write(run, spec, got, raw, ape, pages, {{done, n, 0, record, 1 - record}});
+      EXPECT_TRUE(same_bits(old, before.view.rows(1 - record, 1)));
+      std::memset(old.data, 0xff, static_cast<size_t>(old.bytes()));
+    }
+    EXPECT_TRUE(same_bits(got.keys, want.keys));
+  });
+}
+
 // Writes the pool of one sequence of `window.size()` tokens whose channels all hold the window's values.
 struct Constant {
   IndexKeys keys;
@@ -136,11 +166,6 @@ struct Constant {
     return cache;
   }
 };
-
-void for_reference_and_kernels(const IndexWrite::Spec& spec, const std::function<void(const Kernel<IndexWrite>&, device::Device&)>& f) {
-  f(kernels(IndexWrite{}, Ref{})[0], cpu_with(1));
-  for_each_kernel<IndexWrite>(spec, f);
-}
 
 TEST(IndexWrite, KnownBytes) {
   struct Case {

@@ -63,7 +63,8 @@ List<KdaGate> kernels(KdaGate, Cpu);
 // sequence are computed by the WY form in sub-blocks of 16 rows and leave S at the chunk's end; the rest of a prefill
 // chunk uses the row form.
 // An S that holds no token (folded = 0, so every sequence that begins at position 0) is taken as zero, whatever its
-// bytes (a select). No two sequences of a step share a state.
+// bytes (a select). No two sequences of a step share a state. S and waiting rows are read from the sequence's source
+// (rows.h); if that is another record, S is written in any case and rows that still wait are carried over.
 struct Kda {
   static constexpr std::string_view name = "kda";
   struct Spec {

@@ -19,7 +19,7 @@ namespace {
 // Walks one head of one sequence through a step.
 class HeadWalk {
  public:
-  HeadWalk(const KdaHead& h, const KdaScratch& x) : h_(h), x_(x), base_(h.folded), from_(h.folded > 0 ? h.state : nullptr) {}
+  HeadWalk(const KdaHead& h, const KdaScratch& x) : h_(h), x_(x), base_(h.folded), from_(h.folded > 0 ? h.from_state : nullptr) {}
 
   void run() {
     const int64_t end = h_.position + h_.count;
@@ -33,9 +33,11 @@ class HeadWalk {
         kda_chunks(h_, x_, from_, first, whole);
         t = base_ = whole;
         from_ = h_.state;
+        written_ = true;
       }
     }
     walk(t, end);
+    if (moved() && !written_ && h_.folded > 0) std::copy_n(h_.from_state, h_.key_dim * h_.value_dim, h_.state);
   }
 
  private:
@@ -49,10 +51,18 @@ class HeadWalk {
   }
   void load_group(int64_t end) {
     for (int64_t t = base_ + rows_; t < end; ++t, ++rows_) {
-      copy_row(h_.ring_k + h_.ring_key(t), k(rows_), h_.key_dim);
-      copy_row(h_.ring_g + h_.ring_key(t), g(rows_), h_.key_dim);
-      copy_row(h_.ring_u + h_.ring_value(t), x_.u + rows_ * x_.value_pad, h_.value_dim);
+      copy_row(h_.from_k + h_.ring_key(t), k(rows_), h_.key_dim);
+      copy_row(h_.from_g + h_.ring_key(t), g(rows_), h_.key_dim);
+      copy_row(h_.from_u + h_.ring_value(t), x_.u + rows_ * x_.value_pad, h_.value_dim);
+      if (moved() && t >= h_.folded_after) keep_row(t, rows_);
     }
+  }
+  bool moved() const { return h_.from_state != h_.state; }
+  // Row n of the group, token t, into the ring.
+  void keep_row(int64_t t, int64_t n) {
+    copy_out(k(n), h_.ring_k + h_.ring_key(t), h_.key_dim);
+    copy_out(g(n), h_.ring_g + h_.ring_key(t), h_.key_dim);
+    copy_out(x_.u + n * x_.value_pad, h_.ring_u + h_.ring_value(t), h_.value_dim);
   }
 
   // The group's rows become what the next pass folds.
@@ -72,7 +82,10 @@ class HeadWalk {
   // Over S: folds what waits, applies it to `apply_rows` vectors.
   void pass(int64_t apply_rows) {
     Pass p{.from = from_, .fold_rows = fold_rows_, .apply_rows = apply_rows};
-    if (fold_rows_) p.to = base_ <= h_.folded_after ? h_.state : x_.state;
+    if (fold_rows_) {
+      p.to = base_ <= h_.folded_after ? h_.state : x_.state;
+      written_ |= p.to == h_.state;
+    }
     run_pass(p, x_, h_.key_dim, h_.value_dim);
     if (fold_rows_) from_ = p.to;
     fold_rows_ = 0;
@@ -133,10 +146,7 @@ class HeadWalk {
       store(u, x_.u + n * x_.value_pad + j);
       store(fma(splat(of_q[n]), u, out), o + j, h_.value_dim - j);
     }
-    if (t < h_.folded_after) return;  // S will hold it
-    copy_out(k(n), h_.ring_k + h_.ring_key(t), h_.key_dim);
-    copy_out(g(n), h_.ring_g + h_.ring_key(t), h_.key_dim);
-    copy_out(x_.u + n * x_.value_pad, h_.ring_u + h_.ring_value(t), h_.value_dim);
+    if (t >= h_.folded_after) keep_row(t, n);  // else S will hold it
   }
 
   // Row n's k (negated: it is subtracted) and q with e^(G_n - G_s) * k_s for s <= n.
@@ -163,24 +173,31 @@ class HeadWalk {
   int64_t rows_ = 0;       // rows of the current group in scratch
   int64_t fold_rows_ = 0;  // rows of the group before it that the next pass folds
   const float* from_;      // S without both; null: zero
+  bool written_ = false;   // S, in the own record
 };
 
 KdaHead head_of(const Kda::Spec& s, const Kda::Args& a, int64_t sequence, int64_t head) {
   const int32_t* first = a.rows.first_row.as<int32_t>();
-  const int64_t row = first[sequence], count = first[sequence + 1] - row, record = a.rows.state.as<int32_t>()[sequence];
+  const int64_t row = first[sequence], count = first[sequence + 1] - row, record = a.rows.state.as<int32_t>()[sequence],
+                source = a.rows.source.as<int32_t>()[sequence];
   const int64_t ring_rows = a.ring_k.shape[1], key = row * s.heads * s.key_dim + head * s.key_dim,
                 value = row * s.heads * s.value_dim + head * s.value_dim;
-  const int64_t ring_key = (record * ring_rows * s.heads + head) * s.key_dim;
+  const auto state = [&](int64_t r) { return a.state.as<float>() + (r * s.heads + head) * s.key_dim * s.value_dim; };
+  const auto ring = [&](const TensorView& v, int64_t r) { return v.as<float>() + (r * ring_rows * s.heads + head) * v.shape[3]; };
   KdaHead h{.q = a.q.as<float>() + key,
             .k = a.k.as<float>() + key,
             .g = a.g.as<float>() + key,
             .v = a.v.as<float>() + value,
             .beta = a.beta.as<float>() + row * s.heads + head,
             .o = a.o.as<float>() + value,
-            .state = a.state.as<float>() + (record * s.heads + head) * s.key_dim * s.value_dim,
-            .ring_k = a.ring_k.as<float>() + ring_key,
-            .ring_g = a.ring_g.as<float>() + ring_key,
-            .ring_u = a.ring_u.as<float>() + (record * ring_rows * s.heads + head) * s.value_dim,
+            .state = state(record),
+            .ring_k = ring(a.ring_k, record),
+            .ring_g = ring(a.ring_g, record),
+            .ring_u = ring(a.ring_u, record),
+            .from_state = state(source),
+            .from_k = ring(a.ring_k, source),
+            .from_g = ring(a.ring_g, source),
+            .from_u = ring(a.ring_u, source),
             .heads = s.heads,
             .key_dim = s.key_dim,
             .value_dim = s.value_dim,

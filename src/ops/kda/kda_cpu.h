@@ -16,6 +16,7 @@ static_assert(kKdaGroup <= kKdaBlock && kChunkGrid % kKdaBlock == 0);
 struct KdaHead {
   const float *q, *k, *g, *v, *beta;
   float *o, *state, *ring_k, *ring_g, *ring_u;
+  const float *from_state, *from_k, *from_g, *from_u;  // of the record that is read
   int64_t heads, key_dim, value_dim, ring_rows;
   int64_t position, count, folded, folded_after;
   bool decode, chunked;

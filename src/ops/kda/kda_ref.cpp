@@ -15,6 +15,7 @@ class Head {
   Head(const Kda::Spec& s, const Kda::Args& a, int64_t sequence, int64_t head)
       : s_(s),
         a_(a),
+        sequence_(sequence),
         head_(head),
         state_(a.rows.state.as<int32_t>()[sequence]),
         S_(static_cast<size_t>(s.key_dim * s.value_dim)),
@@ -29,6 +30,7 @@ class Head {
 
   void run() {
     if (!count_) return;
+    carry_over();
     if (folded_ > 0)
       for (int64_t i = 0; i < s_.key_dim * s_.value_dim; ++i) S_[i] = a_.state.as<float>()[state_at() + i];
     for (int64_t t = folded_; t < position_; t += kKdaGroup) {
@@ -44,6 +46,16 @@ class Head {
   }
 
  private:
+  // From then on the own record is all there is.
+  void carry_over() {
+    const int64_t source = a_.rows.source.as<int32_t>()[sequence_];
+    if (source == state_) return;
+    const int64_t K = s_.key_dim, V = s_.value_dim, back = (source - state_) * s_.heads;
+    if (folded_ > 0) std::copy_n(a_.state.as<float>() + state_at() + back * K * V, K * V, a_.state.as<float>() + state_at());
+    for (int64_t t = folded_; t < position_; ++t)
+      for (auto [ring, dim] : {std::pair{a_.ring_k, K}, {a_.ring_g, K}, {a_.ring_u, V}})
+        std::copy_n(ring.as<float>() + ring_at(t, dim) + back * a_.ring_k.shape[1] * dim, dim, ring.as<float>() + ring_at(t, dim));
+  }
   int64_t state_at() const { return (state_ * s_.heads + head_) * s_.key_dim * s_.value_dim; }
   int64_t ring_at(int64_t t, int64_t dim) const { return ((state_ * a_.ring_k.shape[1] + t % a_.ring_k.shape[1]) * s_.heads + head_) * dim; }
   int64_t row_at(int64_t t, int64_t dim) const { return ((first_row_ + t - position_) * s_.heads + head_) * dim; }
@@ -94,7 +106,7 @@ class Head {
 
   const Kda::Spec& s_;
   const Kda::Args& a_;
-  const int64_t head_, state_;
+  const int64_t sequence_, head_, state_;
   int64_t first_row_, count_, position_, folded_, folded_after_;
   std::vector<double> S_;  // [key_dim, value_dim]
   std::vector<double> G_;  // [key_dim], since the group's start

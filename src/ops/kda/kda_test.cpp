@@ -25,7 +25,7 @@ TEST(Kda, WorkedNumbers) {
   const auto expect_numbers = [&](const RunKda& run) {
     const Tensor o(DType::f32, {n, 1, 2});
     const Memory m(spec, 1, 9);
-    run(spec, {o, m.state, m.ring_k, m.ring_g, m.ring_u, q, k, g, v, beta, {first, sequence, position, position, pages, id, folded, decode, 64}});
+    run(spec, {o, m.state, m.ring_k, m.ring_g, m.ring_u, q, k, g, v, beta, {first, sequence, position, position, pages, id, id, folded, decode, 64}});
     const float want[] = {.212132f, .424264f, .209535f, .419070f}, want_state[] = {1.649123f, -.701752f, .296327f, .592655f};
     for (int i = 0; i < 4; ++i) {
       EXPECT_NEAR(o.as<float>()[i], want[i], 1e-6);
@@ -80,6 +80,47 @@ void conform(const Kda::Spec& spec, int64_t ring_rows) {
 TEST(Kda, Conformance) {
   for (auto [heads, key_dim, value_dim] : {std::array<int64_t, 3>{2, 16, 24}, {3, 20, 20}, {1, 7, 5}, {1, 33, 70}, {2, 128, 128}, {5, 1, 1}})
     for (int64_t ring_rows : {kda_ring_rows(0), kda_ring_rows(2)}) conform({heads, key_dim, value_dim, false}, ring_rows);
+}
+
+// A step may read one record and leave everything in another: same bits, the first record untouched and never read again.
+TEST(Kda, AnotherRecordTakesOverAtAnyStep) {
+  constexpr int64_t tokens = 150;
+  for (bool chunked : {false, true}) {
+    const Kda::Spec spec{2, 20, 24, chunked};
+    const auto run = [&](Outputs& wanted, const RunKda& kda, uint64_t cuts, bool moves) {
+      const Memory m(spec, 2, kda_ring_rows(0));
+      std::mt19937_64 rng(cuts), coin(cuts);
+      Sequence x{9, 0};
+      while (x.position < tokens) {
+        const bool decode = x.position >= 130;
+        int64_t count = decode ? 1 : std::min<int64_t>(1 + static_cast<int64_t>(rng() % 70), 130 - x.position);
+        if (chunked && !decode && x.position + count < 130)
+          count = std::max<int64_t>((x.position + count) / 64, x.position / 64 + 1) * 64 - x.position;
+        Memory before(spec, 1, kda_ring_rows(0));
+        const auto parts = [&](const Memory& w) { return std::array<const Tensor*, 4>{&w.state, &w.ring_k, &w.ring_g, &w.ring_u}; };
+        const bool move = moves && coin() % 3 != 0;
+        const int32_t old = x.record;
+        if (move) {
+          for (size_t i = 0; i < 4; ++i)
+            std::memcpy(parts(before)[i]->view.data, parts(m)[i]->view.rows(old, 1).data, parts(before)[i]->view.bytes());
+          x.source = old;
+          x.record = 1 - old;
+        }
+        wanted.step(kda, m, {{&x, count, decode}});
+        for (size_t i = 0; move && i < 4; ++i) {
+          EXPECT_TRUE(same_bits(parts(m)[i]->view.rows(old, 1), *parts(before)[i])) << "the record that was read has changed";
+          std::memset(parts(m)[i]->view.rows(old, 1).data, 0xff, static_cast<size_t>(parts(before)[i]->view.bytes()));
+        }
+      }
+    };
+    for (uint64_t cuts = 1; cuts < 6; ++cuts) {
+      Outputs of_reference(spec), of_kernels(spec);
+      for (bool moves : {false, true}) run(of_reference, reference(), cuts, moves);
+      for_each_kernel<Kda>(spec, [&](const Kernel<Kda>& k, device::Device& d) {
+        for (bool moves : {false, true}) run(of_kernels, kernel(k, d), cuts, moves);
+      });
+    }
+  }
 }
 
 // A position's bits are the same in a decode row, in prefill chunks of any size and in company; so are S and the rows

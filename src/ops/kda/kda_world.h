@@ -17,6 +17,7 @@ struct Sequence {
   int32_t record = 0;  // its StateId
   int64_t position = 0, folded = 0;
   Gates gates = Gates::any;
+  int32_t source = -1;  // if not negative, the StateId that its next step reads
 };
 
 struct Token {
@@ -113,7 +114,7 @@ using RunKda = std::function<void(const Kda::Spec&, const Kda::Args&)>;
 
 // Runs a step and advances the sequences. Returns o [tokens, heads, value_dim].
 inline Tensor run_step(const Kda::Spec& s, const RunKda& run, const Memory& m, const std::vector<Piece>& pieces) {
-  std::vector<int32_t> first{0}, sequence, state, decode;
+  std::vector<int32_t> first{0}, sequence, state, source, decode;
   std::vector<int64_t> position, folded;
   std::vector<float> q, k, g, v, beta;
   const auto append = [](std::vector<float>& to, const std::vector<float>& x) { to.insert(to.end(), x.begin(), x.end()); };
@@ -129,6 +130,7 @@ inline Tensor run_step(const Kda::Spec& s, const RunKda& run, const Memory& m, c
     }
     first.push_back(static_cast<int32_t>(position.size()));
     state.push_back(p.sequence->record);
+    source.push_back(p.sequence->source < 0 ? p.sequence->record : p.sequence->source);
     folded.push_back(p.sequence->folded);
     decode.push_back(p.decode);
   }
@@ -137,8 +139,8 @@ inline Tensor run_step(const Kda::Spec& s, const RunKda& run, const Memory& m, c
                tg = tensor_of<float>({T, s.heads, s.key_dim}, g), tv = tensor_of<float>({T, s.heads, s.value_dim}, v),
                tbeta = tensor_of<float>({T, s.heads}, beta);
   const Tensor tfirst = tensor_of<int32_t>({N + 1}, first), tsequence = tensor_of<int32_t>({T}, sequence), tstate = tensor_of<int32_t>({N}, state),
-               tdecode = tensor_of<int32_t>({N}, decode), tposition = tensor_of<int64_t>({T}, position), tfolded = tensor_of<int64_t>({N}, folded),
-               pages(DType::i32, {N, 1});
+               tsource = tensor_of<int32_t>({N}, source), tdecode = tensor_of<int32_t>({N}, decode), tposition = tensor_of<int64_t>({T}, position),
+               tfolded = tensor_of<int64_t>({N}, folded), pages(DType::i32, {N, 1});
   Tensor o(DType::f32, {T, s.heads, s.value_dim});
   run(s, {.o = o,
           .state = m.state,
@@ -150,10 +152,11 @@ inline Tensor run_step(const Kda::Spec& s, const RunKda& run, const Memory& m, c
           .g = tg,
           .v = tv,
           .beta = tbeta,
-          .rows = {tfirst, tsequence, tposition, tposition, pages, tstate, tfolded, tdecode, 64}});
+          .rows = {tfirst, tsequence, tposition, tposition, pages, tstate, tsource, tfolded, tdecode, 64}});
   for (const Tensor* t : {&std::as_const(o), &m.state, &m.ring_k, &m.ring_g, &m.ring_u}) EXPECT_TRUE(t->canaries_intact());
   for (const Piece& p : pieces) {
     p.sequence->folded = folded_after(p.sequence->folded, TokenPos(p.sequence->position), p.count, p.decode, s.chunked);
+    p.sequence->source = -1;
     p.sequence->position += p.accepted < 0 ? p.count : p.accepted;
   }
   return o;
