@@ -6,6 +6,8 @@
 namespace winnow::cache {
 namespace {
 
+constexpr int64_t kMostSnapshots = 256;  // in the pools' default size
+
 constexpr int64_t kLine = 64;  // bytes; where parts of a page start, and a multiple of every element's size
 
 int64_t aligned(int64_t bytes) { return sum({bytes, kLine - 1}) / kLine * kLine; }
@@ -76,16 +78,20 @@ KvLayout::KvLayout(const KvSpec& s, int64_t tokens) : page_tokens(tokens) {
 
 KvSizes sizes_for(const KvLayout& layout, int64_t sequences, int64_t max_context, int64_t budget_bytes) {
   constexpr double kGb = 1e-9;
-  const int64_t state_bytes = product({sequences, sum({layout.state_bytes, layout.ring_bytes})});
+  const int64_t one = sum({layout.state_bytes, layout.ring_bytes});
+  const int64_t state_bytes = product({sequences, one});
   const int64_t wanted = product({sequences, pages_for(max_context, layout.page_tokens)});
   const int64_t left = budget_bytes - state_bytes;
-  const int64_t pages = layout.page_bytes > 0 ? std::min(wanted, left / layout.page_bytes) : wanted;
+  // Behind the running sequences' own records come one more for each, at its last page end, and snapshots for later prompts.
+  const int64_t more = one > 0 ? std::clamp<int64_t>(left / 4 / one, 0, sequences + kMostSnapshots) : sequences + kMostSnapshots;
+  const int64_t rest = left - more * one;
+  const int64_t pages = layout.page_bytes > 0 ? std::min(wanted, rest / layout.page_bytes) : wanted;
   if (left < 0 || pages < 1)
     throw error(
         "the KV cache may take {:.3f} GB, but the states of {} sequences take {:.3f} GB and one page {:.6f} GB; "
         "lower the number of sequences or give the cache more memory",
         static_cast<double>(budget_bytes) * kGb, sequences, static_cast<double>(state_bytes) * kGb, static_cast<double>(layout.page_bytes) * kGb);
-  return {.pages = pages, .states = sequences};
+  return {.pages = pages, .states = sequences + more};
 }
 
 }  // namespace winnow::cache

@@ -91,7 +91,8 @@ TEST(KvLayout, ABudgetHoldsStatesFirstAndThenPages) {
   const int64_t one = l.state_bytes + l.ring_bytes;
   EXPECT_EQ(sizes_for(l, 2, 1000, 2 * one + 5 * l.page_bytes + 1).pages, 5);
   EXPECT_EQ(sizes_for(l, 2, 1000, 1'000'000'000'000).pages, 2 * 16);  // no more than they can use
-  EXPECT_EQ(sizes_for(l, 2, 1000, 1'000'000'000'000).states, 2);
+  EXPECT_EQ(sizes_for(l, 2, 1000, 1'000'000'000'000).states, 2 + 2 + 256);  // and no more than are worth it
+  EXPECT_EQ(sizes_for(l, 2, 1000, 2 * one + 12 * one).states, 2 + 3);         // a quarter of the rest
   const std::string none = message_of([&] { sizes_for(l, 2, 1000, 2 * one + l.page_bytes - 1); });
   EXPECT_NE(none.find("the states of 2 sequences take 0.372 GB"), std::string::npos) << none;
   EXPECT_NE(message_of([&] { sizes_for(l, 2, 1000, one); }), "no error");
