@@ -75,13 +75,20 @@ void add_model_flags(CLI::App& verb, ModelFlags& f, ModelArgument argument) {
       ->capture_default_str()
       ->group(group);
   verb.add_option("--index-keys", f.index_keys, "how the indexer's keys are stored: f32, bf16 or fp8 [bf16; f32 in profile exact]")->group(group);
-  verb.add_option("--weights", f.weights,
-                  "copy the weights into huge pages, or map their files: ready about four times sooner, but the files must not change while winnow runs")
+  verb.add_option(
+          "--weights", f.weights,
+          "copy the weights into huge pages, or map their files: ready about four times sooner, but the files must not change while winnow runs")
       ->type_name("copy|map")
       ->capture_default_str()
       ->group(group);
   verb.add_option("--max-context", f.max_context, "tokens of one request, prompt and answer together; 0: what the model states, at most 32768")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->capture_default_str()
+      ->group(group);
+  verb.add_option("--reuse", f.reuse,
+                  "what a prompt may begin with of earlier requests: none, prefilled (in profile fast too the answers are those of a cold run) or "
+                  "computed (answers of the conversation as well)")
+      ->type_name("none|prefilled|computed")
       ->capture_default_str()
       ->group(group);
   verb.add_option("--max-batch", f.max_batch, "requests that run at once")
@@ -153,6 +160,12 @@ IndexKeys index_keys_of(const ModelFlags& f) {
 weights::Residence residence_of(const ModelFlags& f) {
   Result<weights::Residence> r = weights::parse_residence(f.weights);
   if (!r) throw wrong_flag("--weights", r.error().what());
+  return *r;
+}
+
+engine::Reuse reuse_of(const ModelFlags& f) {
+  Result<engine::Reuse> r = engine::parse_reuse(f.reuse);
+  if (!r) throw wrong_flag("--reuse", r.error().what());
   return *r;
 }
 

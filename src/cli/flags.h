@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "engine/engine.h"
 #include "models/glm5_next.h"
 #include "ops/sample/sample.h"
 
@@ -22,6 +23,7 @@ struct ModelFlags {
   std::string model;  // a folder; empty: the small model that ships
   std::string backend = "cpu", profile = "fast", index_keys, log_level = "warn";
   std::string weights{weights::name_of(models::Options{}.weights)};
+  std::string reuse{engine::name_of(engine::EngineOptions{}.reuse)};
   std::vector<std::string> kernels;
   int threads = 0;
   int64_t max_context = 0;  // 0: what the model states, at most 32768
@@ -39,6 +41,7 @@ device::ForcedKernels forced_kernels(const ModelFlags& flags);
 models::Profile profile_of(const ModelFlags& flags);
 IndexKeys index_keys_of(const ModelFlags& flags);  // without the flag: what the profile uses
 weights::Residence residence_of(const ModelFlags& flags);
+engine::Reuse reuse_of(const ModelFlags& flags);
 void apply_log_level(const ModelFlags& flags);
 
 // Sampling on the command line; what is not given comes from the checkpoint's generation_config.json.

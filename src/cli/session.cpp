@@ -50,6 +50,7 @@ Session::Session(const ModelFlags& flags) : folder_(model_folder(flags)), checkp
   options_.profile = profile_of(flags);
   options_.index_keys = index_keys_of(flags);
   options_.weights = residence_of(flags);
+  reuse_ = reuse_of(flags);
   options_.max_context = context_of(flags, config());
   options_.max_sequences = options_.max_logit_rows = flags.max_batch;
 
@@ -73,6 +74,7 @@ void Session::start() {
   e.max_batched_tokens = options_.max_rows;
   e.max_sequences = options_.max_sequences;
   e.max_context = options_.max_context;
+  e.reuse = reuse_;
   engine_ = std::make_unique<engine::Engine>(*device_, *model_, e);
   load_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const device::PlanLine& line : device_->plan()) spdlog::info("memory: {:>10.1f} MB {}", static_cast<double>(line.bytes) * 1e-6, line.what);

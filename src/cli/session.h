@@ -49,6 +49,7 @@ class Session {
   std::optional<text::Tokenizer> tokenizer_;
   std::optional<text::ChatTemplate> template_;
   models::Options options_;
+  engine::Reuse reuse_;
   double load_s_ = 0;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<models::Glm5Next> model_;

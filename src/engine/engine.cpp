@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
@@ -29,12 +30,18 @@ int64_t default_budget(const device::Device& device) {
   return (device.caps().free_bytes - planned) / 2;
 }
 
+cache::KvSizes sizes_of(const cache::KvLayout& layout, const EngineOptions& o, const device::Device& device) {
+  cache::KvSizes sizes = cache::sizes_for(layout, o.max_sequences, o.max_context, o.kv_bytes > 0 ? o.kv_bytes : default_budget(device));
+  if (o.kv_pages > 0) sizes.pages = std::min(sizes.pages, o.kv_pages);
+  return sizes;
+}
+
 }  // namespace
 
 struct Engine::Impl {
   Impl(device::Device& device, models::Glm5Next& model, const EngineOptions& o)
       : layout(model.kv_spec(), model.options().page_tokens),
-        sizes(cache::sizes_for(layout, o.max_sequences, o.max_context, o.kv_bytes > 0 ? o.kv_bytes : default_budget(device))),
+        sizes(sizes_of(layout, o, device)),
         store(device, model.kv_spec(), layout, sizes),
         limits{.vocab_size = model.config().vocab_size, .max_context = o.max_context, .pages = sizes.pages, .page_tokens = layout.page_tokens},
         inbox(std::make_shared<Inbox>()),
@@ -45,8 +52,9 @@ struct Engine::Impl {
              {.max_batched_tokens = o.max_batched_tokens,
               .max_sequences = o.max_sequences,
               .page_tokens = layout.page_tokens,
-              .chunk_grid = o.chunk_grid},
-             sizes.pages, inbox),
+              .chunk_grid = o.chunk_grid,
+              .reuse = o.reuse},
+             sizes, inbox),
         thread([this, &device] {
           device.pin_caller();
           loop.run();

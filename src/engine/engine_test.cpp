@@ -99,7 +99,9 @@ std::vector<Request> nine() {
 
 std::vector<Answer> alone(const std::vector<Request>& requests, Loaded& on) {
   std::vector<Answer> answers;
-  Serving serving(on, options(1024, 1));
+  EngineOptions cold = options(1024, 1);
+  cold.reuse = Reuse::none;
+  Serving serving(on, cold);
   for (const Request& r : requests) {
     Stream s = serving.engine.submit(r).or_throw();
     answers.push_back(read(s));
@@ -176,10 +178,85 @@ TEST_P(EngineInProfile, SurvivesACancelStorm) {
   EXPECT_TRUE(together(probe, serving) == want) << "after the storm";
   const auto idle = [&] {
     const Totals t = serving.engine.totals();
-    return t.running == 0 && t.waiting == 0 && t.free_pages == t.pages && t.free_states == t.states;
+    return t.running == 0 && t.waiting == 0 && t.pages - t.free_pages == t.cached_pages && t.states - t.free_states == t.snapshots;
   };
   for (int i = 0; i < 2000 && !idle(); ++i) std::this_thread::sleep_for(5ms);
   EXPECT_TRUE(idle());
+}
+
+// Conversations that go on, part and share what they began with, in company, with pools that hold all of it or little: what
+// is taken over changes no bit against a cold run of each request alone.
+TEST_P(EngineInProfile, ReuseChangesNoBit) {
+  std::mt19937_64 random(7);
+  const auto below = [&](size_t n) { return random() % n; };
+  std::vector<std::vector<int32_t>> told{prompt_of(200, 40)};  // prompts with their answers
+  std::vector<Request> requests;
+  std::vector<Answer> want;
+  for (int i = 0; i < 24; ++i) {
+    const std::vector<int32_t>& before = told[below(told.size())];
+    std::vector<int32_t> prompt(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(i % 3 ? before.size() : below(before.size() + 1)));
+    for (size_t n = 1 + below(90); n > 0 && prompt.size() < 400; --n) prompt.push_back(static_cast<int32_t>(below(6000)));
+    if (i % 7 == 3) prompt.resize(prompt.size() / 64 * 64 + 64, 5);  // ends with a page
+    requests.push_back(request(prompt, 1 + static_cast<int64_t>(below(70))));
+    want.push_back(alone({requests.back()}, loaded(GetParam())).front());
+    prompt.insert(prompt.end(), want.back().tokens.begin(), want.back().tokens.end());
+    told.push_back(std::move(prompt));
+  }
+  const bool exact = GetParam() == Profile::exact;
+  for (const auto& [budget, sequences, pages] : {std::array<int64_t, 3>{1024, 1, 1000}, {64, 3, 1000}, {128, 3, 24}}) {
+    EngineOptions o = options(budget, sequences);
+    o.reuse = exact ? Reuse::computed : Reuse::prefilled;
+    o.kv_pages = pages;
+    Serving serving(GetParam(), o);
+    int64_t cached = 0;
+    for (size_t i = 0; i < requests.size(); i += static_cast<size_t>(sequences)) {  // in order, a few at a time
+      const std::vector<Request> some(requests.begin() + static_cast<std::ptrdiff_t>(i),
+                                      requests.begin() + static_cast<std::ptrdiff_t>(std::min(i + static_cast<size_t>(sequences), requests.size())));
+      std::vector<Stream> streams;
+      for (const Request& r : some) streams.push_back(serving.engine.submit(r).or_throw());
+      for (size_t j = 0; j < streams.size(); ++j) {
+        EXPECT_TRUE(read(streams[j]) == want[i + j]) << "request " << i + j << " of " << some[j].prompt.size() << " tokens, budget " << budget;
+        cached += streams[j].timings().cached_tokens;
+      }
+    }
+    const Totals t = serving.engine.totals();
+    EXPECT_EQ(t.prefix.hit_tokens, cached);
+    EXPECT_GE(t.prefix.hits, pages > 100 ? 15 : 4);
+    if (pages < 100) { EXPECT_GT(t.prefix.evicted_pages, 0); }
+    EXPECT_EQ(t.missed_snapshots, 0);
+  }
+}
+
+// The first user of a shared beginning computes it, the second learns where it ends, the third begins there.
+TEST_P(EngineInProfile, TheThirdUserOfASharedBeginningHitsAllOfIt) {
+  EngineOptions o = options(1024, 2);
+  Serving serving(GetParam(), o);
+  const std::vector<int32_t> system = prompt_of(700, 50);
+  std::vector<int64_t> cached;
+  for (uint64_t user = 0; user < 4; ++user) {
+    std::vector<int32_t> prompt = system;
+    for (int32_t t : prompt_of(90, 60 + user)) prompt.push_back(t);
+    Stream s = serving.engine.submit(request(prompt, 3)).or_throw();
+    read(s);
+    cached.push_back(s.timings().cached_tokens);
+  }
+  EXPECT_EQ(cached, (std::vector<int64_t>{0, 0, 640, 640}));
+}
+
+// A conversation pays for its new tokens only: the next prompt begins behind the last page of prompt and answer.
+TEST_P(EngineInProfile, ATurnBeginsBehindTheLastPageOfTheOneBefore) {
+  Serving serving(GetParam(), options(1024, 1));
+  std::vector<int32_t> told;
+  for (uint64_t turn = 0; turn < 6; ++turn) {
+    const auto computed = static_cast<int64_t>(told.size()) - 1;  // the last token drawn was never computed
+    for (int32_t t : prompt_of(30 + static_cast<int64_t>(turn) * 11, turn)) told.push_back(t);
+    Request r = request(told, 50);
+    r.ignore_eos = true;
+    Stream s = serving.engine.submit(r).or_throw();
+    const Answer a = read(s);
+    if (turn) { EXPECT_EQ(s.timings().cached_tokens, computed / 64 * 64) << "turn " << turn; }
+    told.insert(told.end(), a.tokens.begin(), a.tokens.end());
+  }
 }
 
 TEST(EngineExact, AnyCutOfAPromptGivesTheSameBits) {

@@ -16,15 +16,15 @@ Timings timings_of(const Sequence& s, Clock::time_point now) {
           .prefill_s = seconds(admitted, first),
           .decode_s = seconds(first, now),
           .prompt_tokens = s.prompt_tokens,
-          .cached_tokens = 0,
+          .cached_tokens = s.cached_tokens,
           .generated_tokens = s.generated_tokens()};
 }
 
 }  // namespace
 
-Loop::Loop(Runner runner, const SchedulerOptions& options, int64_t pages, std::shared_ptr<Inbox> inbox)
-    : pages_(pages),
-      states_(options.max_sequences),
+Loop::Loop(Runner runner, const SchedulerOptions& options, const cache::KvSizes& sizes, std::shared_ptr<Inbox> inbox)
+    : pages_(sizes.pages),
+      states_(sizes.states),
       scheduler_(options, pages_, states_),
       step_(std::move(runner), options.max_batched_tokens, options.max_sequences),
       inbox_(std::move(inbox)) {
@@ -66,6 +66,7 @@ void Loop::step() {
   const std::span<const Chunk> chunks = scheduler_.plan();
   check(!chunks.empty(), "requests are left and no step is planned");
   step_.compute(chunks);
+  for (const Chunk& c : chunks) scheduler_.computed(c);
   int64_t row = 0;
   for (const Chunk& c : chunks) {
     if (!c.decode()) totals_.prompt_tokens += c.count;
@@ -121,6 +122,11 @@ void Loop::publish() {
   totals_.free_pages = pages_.free();
   totals_.states = states_.size();
   totals_.free_states = states_.free();
+  const cache::PrefixIndex& index = scheduler_.reuse().index();
+  totals_.cached_pages = index.pages();
+  totals_.snapshots = index.snapshots();
+  totals_.prefix = index.counts();
+  totals_.missed_snapshots = scheduler_.reuse().missed_snapshots();
   inbox_->publish(totals_);
 }
 

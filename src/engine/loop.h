@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/kv_layout.h"
 #include "cache/record_pool.h"
 #include "engine/inbox.h"
 #include "engine/scheduler.h"
@@ -15,8 +16,8 @@ namespace winnow::engine {
 
 class Loop {
  public:
-  // Throws Error if the options contradict each other. One state for each of max_sequences.
-  Loop(Runner runner, const SchedulerOptions& options, int64_t pages, std::shared_ptr<Inbox> inbox);
+  // Throws Error if the options contradict each other.
+  Loop(Runner runner, const SchedulerOptions& options, const cache::KvSizes& sizes, std::shared_ptr<Inbox> inbox);
 
   // Until the inbox says stop, or a step throws: then every request ends with that error and the inbox closes. Never throws.
   void run() noexcept;

@@ -62,6 +62,7 @@ class Toy {
     for (const models::SequenceRows& s : b.sequences) {
       check(states.insert(s.state.value).second && s.first_row == row && s.count > 0, "toy: a bad batch");
       int64_t& length = lengths_[static_cast<size_t>(s.state.value)];
+      if (s.source.value >= 0) length = lengths_[static_cast<size_t>(s.source.value)];
       if (s.position.value == 0) length = 0;
       check(length == s.position.value, "toy: rows do not follow on what the state holds");
       check(s.folded.value == (length == 0 ? 0 : (length - 1) / kKdaGroup * kKdaGroup), "toy: a wrong folded length");
@@ -91,7 +92,7 @@ class Served {
  public:
   explicit Served(SchedulerOptions o = {.max_batched_tokens = 128, .max_sequences = 4}, int64_t pages = 200,
                   std::function<void(const models::Batch&)> before = {})
-      : toy_(pages, o.max_sequences), loop_(toy_.runner(), paged(o), pages, inbox_) {
+      : toy_(pages, 3 * o.max_sequences), loop_(toy_.runner(), paged(o), {.pages = pages, .states = 3 * o.max_sequences}, inbox_) {
     toy_.before = std::move(before);
     thread_ = std::thread([this] { loop_.run(); });
   }
@@ -513,7 +514,7 @@ TEST(Loop, TimingsAndTotalsCount) {
   EXPECT_EQ(all.prompt_tokens, 130);
   EXPECT_EQ(all.generated_tokens, 7);
   EXPECT_EQ(all.steps, 8);  // 128 + 2, then six
-  EXPECT_EQ(all.states, 4);
+  EXPECT_EQ(all.states, 12);
 }
 
 TEST(Loop, SurvivesACancelStormFromManyThreads) {

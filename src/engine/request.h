@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "cache/prefix_index.h"
 #include "ops/sample/sample.h"
 
 namespace winnow::engine {
@@ -22,6 +23,7 @@ struct Request {
   std::vector<int32_t> stop_tokens;  // end the request; the stop token is reported in tokens but its text is not part of the answer
   bool ignore_eos = false;           // stop_tokens do not end it
   int64_t min_tokens = 0;            // stop_tokens are not drawn before this many
+  uint64_t cache_salt = 0;           // only prompts of the same salt share what was computed
   bool keep_logits = false;          // each event carries the step's logits row (winnow run --logits)
 };
 
@@ -57,6 +59,8 @@ enum class Pulse : uint8_t { alive, asked, stopped };
 struct Totals {
   int64_t steps = 0, running = 0, waiting = 0, prompt_tokens = 0, generated_tokens = 0;
   int64_t pages = 0, free_pages = 0, states = 0, free_states = 0;
+  int64_t cached_pages = 0, snapshots = 0, missed_snapshots = 0;  // of the prefix index; hand-overs for which no record was free
+  cache::PrefixIndex::Counts prefix;
 };
 
 }  // namespace winnow::engine

@@ -4,7 +4,8 @@
 
 namespace winnow::engine {
 
-Scheduler::Scheduler(const SchedulerOptions& o, cache::PagePool& pages, cache::StatePool& states) : options_(o), pages_(pages), states_(states) {
+Scheduler::Scheduler(const SchedulerOptions& o, cache::PagePool& pages, cache::StatePool& states)
+    : options_(o), pages_(pages), states_(states), reuse_(pages, states, o.page_tokens, o.reuse) {
   if (o.chunk_grid < 1 || o.max_batched_tokens < o.chunk_grid)
     throw error("max_batched_tokens is {}; a step needs room for a chunk of {} tokens", o.max_batched_tokens, o.chunk_grid);
   if (o.max_sequences < 1) throw error("max_sequences is {}; it must be at least 1", o.max_sequences);
@@ -12,7 +13,6 @@ Scheduler::Scheduler(const SchedulerOptions& o, cache::PagePool& pages, cache::S
     throw error("max_sequences is {}, more than max_batched_tokens, {}; a step needs a row for each", o.max_sequences, o.max_batched_tokens);
   running_.reserve(static_cast<size_t>(o.max_sequences));
   chunks_.reserve(static_cast<size_t>(o.max_sequences));
-  taken_.reserve(1);
 }
 
 Scheduler::~Scheduler() = default;
@@ -21,12 +21,9 @@ void Scheduler::add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std
 
 std::span<const std::unique_ptr<Sequence>> Scheduler::admit() {
   const size_t before = running_.size();
-  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_sequences && states_.free() > 0) {
-    Sequence& s = *waiting_.front();
-    if (!pages_.take(s.worst_case_pages(options_.page_tokens), &s.pages)) break;
-    taken_.clear();
-    check(states_.take(1, &taken_), "a free state cannot be taken");
-    s.state = taken_.front();
+  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_sequences && !head_waits_) {
+    head_waits_ = !reuse_.admit(*waiting_.front());
+    if (head_waits_) break;
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
@@ -35,8 +32,9 @@ std::span<const std::unique_ptr<Sequence>> Scheduler::admit() {
 
 // Rows of the next prefill chunk of a sequence when at most `rows` are left; 0 if that is too few for one.
 int64_t Scheduler::chunk_rows(const Sequence& s, int64_t rows) const {
-  int64_t end = std::min(s.num_computed_tokens + rows, s.prompt_tokens);
-  if (end < s.prompt_tokens) end = end / options_.chunk_grid * options_.chunk_grid;
+  const int64_t cut = reuse_.next_cut(s);
+  int64_t end = std::min(s.num_computed_tokens + rows, cut);
+  if (end < cut) end = end / options_.chunk_grid * options_.chunk_grid;
   return std::max<int64_t>(end - s.num_computed_tokens, 0);
 }
 
@@ -64,11 +62,7 @@ std::span<const Chunk> Scheduler::plan() {
   return chunks_;
 }
 
-void Scheduler::release(Sequence& s) {
-  pages_.release(s.pages);
-  s.pages.clear();
-  states_.release(s.state);
-}
+void Scheduler::computed(const Chunk& chunk) { reuse_.computed(*chunk.sequence); }
 
 std::unique_ptr<Sequence> Scheduler::remove(RequestId id) {
   const auto is = [&](const auto& s) { return s->id == id; };
@@ -76,10 +70,12 @@ std::unique_ptr<Sequence> Scheduler::remove(RequestId id) {
   if (const auto r = std::ranges::find_if(running_, is); r != running_.end()) {
     out = std::move(*r);
     running_.erase(r);
-    release(*out);
+    reuse_.release(*out);
+    head_waits_ = false;
   } else if (const auto w = std::ranges::find_if(waiting_, is); w != waiting_.end()) {
     out = std::move(*w);
     waiting_.erase(w);
+    head_waits_ = false;
   }
   return out;
 }
@@ -94,16 +90,20 @@ std::vector<std::unique_ptr<Sequence>> Scheduler::remove_all() {
 void Scheduler::check_integrity() const {
   pages_.check_integrity();
   states_.check_integrity();
-  int64_t pages = 0;
+  reuse_.index().check_integrity();
+  std::vector<int32_t> pages(static_cast<size_t>(pages_.size())), states(static_cast<size_t>(states_.size()));
+  reuse_.index().count_references(pages, states);
   for (const auto& s : running_) {
     check(static_cast<int64_t>(s->pages.size()) == s->worst_case_pages(options_.page_tokens), "a running sequence lacks pages");
-    for (PageId p : s->pages) check(pages_.references(p) == 1, "a page of a running sequence has another holder or none");
-    check(states_.references(s->state) == 1, "the state of a running sequence has another holder or none");
-    pages += static_cast<int64_t>(s->pages.size());
+    for (PageId p : s->pages) ++pages[static_cast<size_t>(p.value)];
+    for (StateId id : {s->state, s->source, s->page_end})
+      if (id.value >= 0) ++states[static_cast<size_t>(id.value)];
   }
   for (const auto& s : waiting_) check(s->pages.empty(), "a waiting request holds pages");
-  check(pages == pages_.used(), "a page is held by no sequence");
-  check(static_cast<int64_t>(running_.size()) == states_.used(), "a state is held by no sequence");
+  for (size_t i = 0; i < pages.size(); ++i)
+    check(pages_.references(PageId(static_cast<int64_t>(i))) == pages[i], "a page's references are miscounted");
+  for (size_t i = 0; i < states.size(); ++i)
+    check(states_.references(StateId(static_cast<int64_t>(i))) == states[i], "a state's references are miscounted");
 }
 
 }  // namespace winnow::engine

@@ -2,13 +2,13 @@
 // model, the clock or any other thread.
 //
 // Admission. Requests wait in the order of arrival. The first is admitted when a state and the pages of its worst case,
-// prompt and max_tokens, are free; nobody overtakes it. So a running sequence always can finish, and a request that
-// fits an empty engine (request.h, refusal) always runs in the end.
+// prompt and max_tokens, are free or kept for reuse only; nobody overtakes it. So a running sequence always can finish, and a
+// request that fits an empty engine (request.h, refusal) always runs in the end.
 //
 // A step. One row for each sequence whose prompt is finished, then prefill chunks, oldest sequence first, within
 // max_batched_tokens rows. A chunk ends at an absolute multiple of chunk_grid or at its prompt's end, so that how a
-// prompt is cut follows the grid and not the company. When decode rows leave the oldest prefill no whole chunk, the next step keeps room
-// for one, and the decode rows that then find none wait that one step.
+// prompt is cut follows the grid and not the company; where a state is to be kept (reuse.h), a chunk ends too. When decode rows leave the oldest
+// prefill no whole chunk, the next step keeps room for one, and the decode rows that then find none wait that one step.
 //
 // Invariants: check_integrity(). Thread: the engine's.
 #pragma once
@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-#include "cache/record_pool.h"
+#include "engine/reuse.h"
 #include "engine/sequence.h"
 
 namespace winnow::engine {
@@ -28,6 +28,7 @@ struct SchedulerOptions {
   int64_t max_sequences = 16;        // running at once
   int64_t page_tokens = 64;
   int64_t chunk_grid = kChunkGrid;  // other values are for tests of profile exact, where any cut gives the same bits
+  Reuse reuse = Reuse::none;
 };
 
 // Rows of one sequence in a step.
@@ -49,6 +50,7 @@ class Scheduler {
   void add(std::unique_ptr<Sequence> sequence);        // to the end of the queue
   std::span<const std::unique_ptr<Sequence>> admit();  // from the head of the queue as long as they fit; the ones admitted now
   std::span<const Chunk> plan();                       // of the next step; valid until the next call
+  void computed(const Chunk& chunk);                   // a step has computed it, and its sequence says so
   // Takes a request out, waiting or running, and frees what it holds. Null if there is none of this id.
   std::unique_ptr<Sequence> remove(RequestId id);
   std::vector<std::unique_ptr<Sequence>> remove_all();
@@ -56,11 +58,12 @@ class Scheduler {
   std::span<const std::unique_ptr<Sequence>> running() const { return running_; }  // in the order of admission
   const std::deque<std::unique_ptr<Sequence>>& waiting() const { return waiting_; }
   bool idle() const { return running_.empty() && waiting_.empty(); }
-  // Every page and state in use is held by exactly the running sequences, each with what its worst case needs. Aborts if not.
+  const PrefixReuse& reuse() const { return reuse_; }
+  // Every page and state is held by exactly the running sequences, each with what its worst case needs, and the prefix index.
+  // Aborts if not.
   void check_integrity() const;
 
  private:
-  void release(Sequence& sequence);
   int64_t chunk_rows(const Sequence& sequence, int64_t rows) const;
 
   const SchedulerOptions options_;
@@ -69,7 +72,8 @@ class Scheduler {
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;
   std::vector<Chunk> chunks_;
-  std::vector<StateId> taken_;
+  PrefixReuse reuse_;
+  bool head_waits_ = false;           // the first waiting request did not fit, and nothing was given back since
   bool prefill_crowded_out_ = false;  // by decode rows, in the last step
 };
 

@@ -21,6 +21,7 @@ void Step::compute(std::span<const Chunk> chunks) {
                           .count = c.count,
                           .position = c.position,
                           .state = s.state,
+                          .source = s.source,
                           .folded = s.folded,
                           .pages = s.pages,
                           .decode = c.decode()});
