@@ -17,9 +17,11 @@ int64_t bytes(DType type, std::initializer_list<int64_t> dims) { return product(
 void check_page_size(const KvSpec& s, int64_t page_tokens) {
   const bool known = std::ranges::any_of(std::initializer_list<int64_t>{16, 32, 64, 128, 256}, [&](int64_t n) { return n == page_tokens; });
   const bool needed = s.kpool > 0 && page_tokens == std::lcm(kChunkGrid, s.kpool);  // no smaller page holds whole chunks and whole pools
-  if (!known && !needed) throw error("page_tokens is {}; pages of 16, 32, 64, 128 or 256 tokens are supported", page_tokens);
+  if (!known && !needed)
+    throw error("page_tokens is {}; pages of 16, 32, 64, 128 or 256 tokens are supported, and the least that holds whole chunks and pools",
+                page_tokens);
   if (s.kda_layers > 0 && page_tokens % kChunkGrid != 0)
-    throw error("page_tokens is {}; a model with KDA layers needs pages of 64, 128 or 256 tokens, whose ends are chunk ends", page_tokens);
+    throw error("page_tokens is {}; a model with KDA layers needs pages whose ends are chunk ends, multiples of 64", page_tokens);
   if (s.attention_layers > 0 && (s.kpool < 1 || page_tokens % s.kpool != 0))
     throw error("page_tokens is {}, which index_kpool {} does not divide; choose a page size that it does", page_tokens, s.kpool);
 }

@@ -59,7 +59,8 @@ TEST(KvLayout, DraftsLengthenTheRings) {
 
 TEST(KvLayout, RefusesPagesThatDoNotFitTheModel) {
   KvSpec s = published();
-  EXPECT_EQ(message_of([&] { KvLayout(s, 48); }), "page_tokens is 48; pages of 16, 32, 64, 128 or 256 tokens are supported");
+  EXPECT_EQ(message_of([&] { KvLayout(s, 48); }),
+            "page_tokens is 48; pages of 16, 32, 64, 128 or 256 tokens are supported, and the least that holds whole chunks and pools");
   EXPECT_NE(message_of([&] { KvLayout(s, 32); }).find("KDA"), std::string::npos);
   s.kpool = 12;
   EXPECT_NE(message_of([&] { KvLayout(s, 64); }).find("index_kpool 12"), std::string::npos);
@@ -90,9 +91,9 @@ TEST(KvLayout, ABudgetHoldsStatesFirstAndThenPages) {
   const KvLayout l(published(), 64);
   const int64_t one = l.state_bytes + l.ring_bytes;
   EXPECT_EQ(sizes_for(l, 2, 1000, 2 * one + 5 * l.page_bytes + 1).pages, 5);
-  EXPECT_EQ(sizes_for(l, 2, 1000, 1'000'000'000'000).pages, 2 * 16);  // no more than they can use
+  EXPECT_EQ(sizes_for(l, 2, 1000, 1'000'000'000'000).pages, 2 * 16);        // no more than they can use
   EXPECT_EQ(sizes_for(l, 2, 1000, 1'000'000'000'000).states, 2 + 2 + 256);  // and no more than are worth it
-  EXPECT_EQ(sizes_for(l, 2, 1000, 2 * one + 12 * one).states, 2 + 3);         // a quarter of the rest
+  EXPECT_EQ(sizes_for(l, 2, 1000, 2 * one + 12 * one).states, 2 + 3);       // a quarter of the rest
   const std::string none = message_of([&] { sizes_for(l, 2, 1000, 2 * one + l.page_bytes - 1); });
   EXPECT_NE(none.find("the states of 2 sequences take 0.372 GB"), std::string::npos) << none;
   EXPECT_NE(message_of([&] { sizes_for(l, 2, 1000, one); }), "no error");

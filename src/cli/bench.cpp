@@ -157,7 +157,7 @@ int bench(const BenchFlags& f) {
   const std::unique_ptr<device::Device> device = device::make_cpu(device_options(f.model));
   device->forced = forced_kernels(f.model);
   device->pin_caller();
-  fmt::print(stderr, "measuring this machine\n");
+  complain("measuring this machine\n");
   const device::Peaks peaks = device::measure_peaks(*device);
 
   models::Options o;

@@ -62,13 +62,6 @@ class Lines {
   std::string buffer_;
 };
 
-// Text of a model may hold anything; a terminal must not obey it.
-std::string harmless(std::string text) {
-  for (char& c : text)
-    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) c = '?';
-  return text;
-}
-
 class Chat {
  public:
   Chat(const ChatFlags& flags, Session& session) : flags_(flags), session_(session), sampling_(sampling_of(flags.sampling, session.config())) {
@@ -135,8 +128,8 @@ class Chat {
     request.prompt = session_.tokenizer().encode(pieces);
     const int64_t room = session_.max_context() - static_cast<int64_t>(request.prompt.size());
     if (room < 1) {
-      fmt::print(stderr, "winnow: the conversation of {} tokens fills the context of {}; /reset starts anew\n", request.prompt.size(),
-                 session_.max_context());
+      complain(fmt::format("winnow: the conversation of {} tokens fills the context of {}; /reset starts anew\n", request.prompt.size(),
+                           session_.max_context()));
       messages_.pop_back();
       return true;
     }
@@ -153,7 +146,7 @@ class Chat {
     show(reader.finish());
     fmt::print("\n");
     if (end == engine::FinishReason::length)
-      fmt::print(stderr, "winnow: the answer was cut at {} tokens (--max-tokens, --max-context)\n", stream->timings().generated_tokens);
+      complain(fmt::format("winnow: the answer was cut at {} tokens (--max-tokens, --max-context)\n", stream->timings().generated_tokens));
     messages_.push_back({{"role", "assistant"}, {"content", content_}, {"reasoning_content", reasoning_}});
     return end != engine::FinishReason::error;
   }
@@ -168,7 +161,7 @@ class Chat {
         return engine::FinishReason::cancelled;
       }
       if (!stream.next_for(&e, std::chrono::milliseconds(100))) continue;
-      if (e.finish == engine::FinishReason::error) fmt::print(stderr, "\nwinnow: the answer failed: {}\n", e.error);
+      if (e.finish == engine::FinishReason::error) complain(fmt::format("\nwinnow: the answer failed: {}\n", e.error));
       if (e.sampled.token >= 0 && e.finish != engine::FinishReason::stop) show(reader.append(e.sampled.token));
       if (e.finish != engine::FinishReason::none) return e.finish;
     }
@@ -202,6 +195,8 @@ Run add_chat(CLI::App& program) {
   auto flags = std::make_shared<ChatFlags>();
   CLI::App* verb = program.add_subcommand("chat", "A conversation on the terminal");
   add_model_flags(*verb, flags->model, ModelArgument::optional);
+  add_context_flag(*verb, flags->model);
+  add_reuse_flag(*verb, flags->model);
   verb->add_option("--system", flags->system, "a system message before the conversation");
   verb->add_option("--reasoning-effort", flags->reasoning_effort, "for the template: low, high or max")->check(CLI::IsMember({"low", "high", "max"}));
   verb->add_option("--reasoning", flags->reasoning, "show, hide, or auto: dimmed on a terminal, hidden elsewhere")

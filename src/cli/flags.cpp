@@ -45,7 +45,19 @@ size_t distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+constexpr const char* kModelGroup = "Model";
+
 }  // namespace
+
+void complain(std::string_view line) {
+  std::fwrite(line.data(), 1, line.size(), stderr);  // a stderr that is gone is no reason to stop
+}
+
+std::string harmless(std::string text) {
+  for (char& c : text)
+    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) c = '?';
+  return text;
+}
 
 void add_device_flags(CLI::App& verb, ModelFlags& f) {
   constexpr const char* group = "Device";
@@ -54,6 +66,7 @@ void add_device_flags(CLI::App& verb, ModelFlags& f) {
           "--kernel", f.kernels,
           "force a kernel: OP=NAME, repeatable (winnow devices lists them); isa=avx2|avx512|avx512_bf16|amx sets the highest instruction set used")
       ->type_name("OP=NAME")
+      ->allow_extra_args(false)
       ->group(group);
   verb.add_option("--threads", f.threads, "worker threads; 0: one for each processor that this process may use")
       ->check(CLI::Range(0, 1024))
@@ -70,32 +83,41 @@ void add_model_flags(CLI::App& verb, ModelFlags& f, ModelArgument argument) {
       "MODEL", f.model,
       argument == ModelArgument::required ? std::string(kModel) : fmt::format("{}; without it the small model that ships with winnow", kModel));
   if (argument == ModelArgument::required) model->required();
-  constexpr const char* group = "Model";
+  constexpr const char* group = kModelGroup;
   verb.add_option("--profile", f.profile, "fast (bf16 activations) or exact (f32 everywhere: results do not depend on how a prompt was cut)")
       ->capture_default_str()
       ->group(group);
   verb.add_option("--index-keys", f.index_keys, "how the indexer's keys are stored: f32, bf16 or fp8 [bf16; f32 in profile exact]")->group(group);
   verb.add_option(
           "--weights", f.weights,
-          "copy the weights into huge pages, or map their files: ready about four times sooner, but the files must not change while winnow runs")
+          "copy the weights into huge pages, or map their files: ready without a copy, but decode is slower and the files must not change meanwhile")
       ->type_name("copy|map")
       ->capture_default_str()
       ->group(group);
+  add_device_flags(verb, f);
+}
+
+void add_context_flag(CLI::App& verb, ModelFlags& f) {
   verb.add_option("--max-context", f.max_context, "tokens of one request, prompt and answer together; 0: what the model states, at most 32768")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
       ->capture_default_str()
-      ->group(group);
+      ->group(kModelGroup);
+}
+
+void add_reuse_flag(CLI::App& verb, ModelFlags& f) {
   verb.add_option("--reuse", f.reuse,
                   "what a prompt may begin with of earlier requests: none, prefilled (in profile fast too the answers are those of a cold run) or "
                   "computed (answers of the conversation as well)")
       ->type_name("none|prefilled|computed")
       ->capture_default_str()
-      ->group(group);
+      ->group(kModelGroup);
+}
+
+void add_batch_flag(CLI::App& verb, ModelFlags& f) {
   verb.add_option("--max-batch", f.max_batch, "requests that run at once")
       ->check(CLI::Range(int64_t{1}, int64_t{1024}))
       ->capture_default_str()
-      ->group(group);
-  add_device_flags(verb, f);
+      ->group(kModelGroup);
 }
 
 device::CpuOptions device_options(const ModelFlags& f) {
@@ -104,8 +126,10 @@ device::CpuOptions device_options(const ModelFlags& f) {
   if (!backend) throw Error(fmt::format("--backend: {}", backend.error().what()), backend.error().kind());
   o.backend = *backend;
   o.threads = f.threads;
+  bool isa_given = false;
   for (const std::string& k : f.kernels) {
     if (!k.starts_with("isa=")) continue;
+    if (std::exchange(isa_given, true)) throw wrong_flag("--kernel", "isa= is given twice");
     Result<device::Isa> isa = device::parse_isa(std::string_view(k).substr(4));
     if (!isa) throw wrong_flag("--kernel", isa.error().what());
     if (*isa > device::detect_isa())

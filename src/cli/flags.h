@@ -31,6 +31,9 @@ struct ModelFlags {
 };
 enum class ModelArgument { required, optional };
 void add_model_flags(CLI::App& verb, ModelFlags& flags, ModelArgument argument);
+void add_context_flag(CLI::App& verb, ModelFlags& flags);  // chat, run, serve
+void add_reuse_flag(CLI::App& verb, ModelFlags& flags);    // chat, serve
+void add_batch_flag(CLI::App& verb, ModelFlags& flags);    // serve
 
 // The device flags alone (devices, bench).
 void add_device_flags(CLI::App& verb, ModelFlags& flags);
@@ -42,6 +45,8 @@ models::Profile profile_of(const ModelFlags& flags);
 IndexKeys index_keys_of(const ModelFlags& flags);  // without the flag: what the profile uses
 weights::Residence residence_of(const ModelFlags& flags);
 engine::Reuse reuse_of(const ModelFlags& flags);
+void complain(std::string_view line);    // to stderr, if anybody listens
+std::string harmless(std::string text);  // text of a model may hold anything; a terminal must not obey it
 void apply_log_level(const ModelFlags& flags);
 
 // Sampling on the command line; what is not given comes from the checkpoint's generation_config.json.

@@ -1,8 +1,9 @@
-// winnow info: what a checkpoint is, what is in it, what is refused and why. Reads headers only.
+// winnow info: what a checkpoint is, what is in it, what is refused and why. Reads headers, tokenizer and template only.
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "base/file.h"
 #include "base/json_writer.h"
 #include "cli/session.h"
 #include "cli/verb.h"
@@ -90,7 +91,18 @@ void print_json(const weights::Description& d) {
 }
 
 int info(const InfoFlags& f) {
-  const weights::Description d = weights::describe(model_folder(f.model), kMostReasons);
+  const std::string folder = model_folder(f.model);
+  weights::Description d = weights::describe(folder, kMostReasons);
+  // What is there beside the weights has to be readable too.
+  const auto refuse = [&](const Error& why) {
+    ++d.refused_count;
+    d.refused.emplace_back(why.what());
+  };
+  if (const std::string path = folder + "/tokenizer.json"; exists(path)) {
+    if (const auto t = text::Tokenizer::load(path); !t) refuse(t.error());
+    if (exists(folder + "/chat_template.jinja") || exists(folder + "/tokenizer_config.json"))
+      if (const auto t = text::ChatTemplate::load(folder); !t) refuse(t.error());
+  }
   if (f.json) print_json(d);
   else if (d.config) print(d);
   if (d.accepted()) return 0;
@@ -106,7 +118,8 @@ Run add_info(CLI::App& program) {
   verb->add_option("MODEL", flags->model.model, "model folder; without it the small model that ships with winnow");
   verb->add_flag("--json", flags->json, "one JSON object instead of a table");
   verb->footer(
-      "Examples:\n  winnow info\n  winnow info MODEL --json\n\nReads headers only, whatever the size. Exit code 3 if the checkpoint would be "
+      "Examples:\n  winnow info\n  winnow info MODEL --json\n\nReads headers, tokenizer and template only, whatever the size. Exit code 3 if the "
+      "checkpoint would be "
       "refused; what is refused is listed.");
   return [flags] { return info(*flags); };
 }

@@ -6,8 +6,10 @@
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 
@@ -36,7 +38,7 @@ std::string one_line(std::string text) {
 }
 
 int say(std::string message, Failure kind) {
-  fmt::print(stderr, "winnow: {}\n", one_line(std::move(message)));
+  complain(fmt::format("winnow: {}\n", one_line(std::move(message))));
   return static_cast<int>(kind);
 }
 
@@ -100,6 +102,9 @@ int run(int argc, char** argv) {
     return say(no_verb(words.front()), Failure::usage);
   }
   if (!chosen.front()->remaining().empty()) return say(unexpected(*chosen.front()), Failure::usage);
+  for (const CLI::Option* o : chosen.front()->get_options())
+    if (o->count() > 0 && !o->check_lname("prompt") && std::ranges::find(o->results(), "") != o->results().end())
+      return say(fmt::format("{}: {} is empty; leave it out or give it a value", chosen.front()->get_name(), o->get_name()), Failure::usage);
   for (size_t i = 0; i < std::size(kVerbs); ++i)
     if (chosen.front()->get_name() == kVerbs[i].name) return runs[i]();
   check(false, "a subcommand without a verb");
@@ -129,6 +134,9 @@ void catch_lost_mappings() {
 }  // namespace winnow::cli
 
 int main(int argc, char** argv) {
+  // A closed 0, 1 or 2 would become some other file, and be written to. Writing to a closed stdout stays a failure.
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(fd, F_GETFD) < 0) (void)::open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
   std::signal(SIGPIPE, SIG_IGN);  // a reader that went away is a failed write, not a death
   winnow::cli::catch_lost_mappings();
   spdlog::set_default_logger(spdlog::stderr_color_mt("winnow"));

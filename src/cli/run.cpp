@@ -1,4 +1,6 @@
 // winnow run: one completion to stdout.
+#include <unistd.h>
+
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
@@ -110,6 +112,7 @@ void write_json(const RunFlags& f, Session& session, const Prompt& prompt, const
 // Runs the request; writes text as it comes unless it is to be JSON.
 Output generate(const RunFlags& f, const Session& session, engine::Stream& stream, const Prompt& prompt) {
   Output out;
+  const bool terminal = isatty(STDOUT_FILENO);
   std::optional<text::AnswerReader> reader;
   if (session.has_tokenizer())
     reader.emplace(session.tokenizer(),
@@ -118,8 +121,9 @@ Output generate(const RunFlags& f, const Session& session, engine::Stream& strea
     out.reasoning += t.reasoning;
     out.text += t.content;
     if (f.json) return;
-    std::fwrite(t.content.data(), 1, t.content.size(), stdout);
-    std::fflush(stdout);
+    const std::string shown = terminal ? harmless(t.content) : t.content;
+    if (std::fwrite(shown.data(), 1, shown.size(), stdout) != shown.size() || std::fflush(stdout) != 0)
+      throw Error("stdout: the answer could not be written", Failure::work);  // nobody reads on
   };
   while (out.finish == engine::FinishReason::none) {
     const engine::Event e = stream.next();
@@ -143,8 +147,14 @@ int run(const RunFlags& f, bool has_prompt) {
   if (f.raw && !f.system.empty()) throw Error("--system: with --raw there is no template to put it in; write it into -p", Failure::usage);
   for (const std::string& s : f.stop)
     if (s.empty()) throw Error("--stop: an empty string stops nothing", Failure::usage);
-  if (const std::filesystem::path folder = std::filesystem::path(f.logits).parent_path(); !folder.empty() && !std::filesystem::is_directory(folder))
+  if (!f.token_ids.empty() && (f.raw || !f.system.empty() || !f.reasoning_effort.empty()))
+    throw Error("--token-ids: the prompt is complete; --raw, --system and --reasoning-effort go with -p", Failure::usage);
+  if (f.raw && !f.reasoning_effort.empty()) throw Error("--reasoning-effort: with --raw there is no template that would know it", Failure::usage);
+  std::error_code bad;
+  if (const std::filesystem::path folder = std::filesystem::path(f.logits).parent_path();
+      !folder.empty() && !std::filesystem::is_directory(folder, bad))
     throw Error(fmt::format("--logits {}: there is no folder {}", f.logits, folder.string()), Failure::usage);
+  if (!f.logits.empty()) weights::check_writable(f.logits);
   ModelFlags model = f.model;
   model.max_batch = 1;
   Session session(model);
@@ -182,6 +192,7 @@ Run add_run(CLI::App& program) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* verb = program.add_subcommand("run", "One completion to stdout");
   add_model_flags(*verb, flags->model, ModelArgument::optional);
+  add_context_flag(*verb, flags->model);
   CLI::Option* prompt = verb->add_option("-p,--prompt", flags->prompt, "what the user says; goes through the chat template unless --raw");
   verb->add_option("--token-ids", flags->token_ids, "the prompt as token ids: 1,2,3");
   verb->add_option("--system", flags->system, "a system message before the prompt");
@@ -190,7 +201,7 @@ Run add_run(CLI::App& program) {
   verb->add_option("--max-tokens", flags->max_tokens, "longest answer in tokens")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->capture_default_str();
-  verb->add_option("--stop", flags->stop, "end the answer before this text; repeatable");
+  verb->add_option("--stop", flags->stop, "end the answer before this text; repeatable")->allow_extra_args(false);
   verb->add_flag("--ignore-eos", flags->ignore_eos, "do not stop at the model's stop tokens");
   verb->add_flag("--json", flags->json, "one JSON object instead of text: prompt_tokens, tokens, text, logprobs, finish_reason, timings, ...");
   verb->add_option("--logits", flags->logits, "write the logits that each token was drawn from: safetensors, \"logits\" [steps, vocab] f32")

@@ -51,6 +51,9 @@ Run add_serve(CLI::App& program) {
   flags->model.log_level = "info";
   CLI::App* verb = program.add_subcommand("serve", "HTTP server with OpenAI's chat and text completions");
   add_model_flags(*verb, flags->model, ModelArgument::optional);
+  add_context_flag(*verb, flags->model);
+  add_batch_flag(*verb, flags->model);
+  add_reuse_flag(*verb, flags->model);
   verb->add_option("--host", flags->server.host, "address to listen on; 0.0.0.0: all of this machine's")->capture_default_str();
   verb->add_option("--port", flags->server.port, "0: any free one; it is printed")->capture_default_str();
   verb->add_option("--name", flags->name, "the model's name in requests [the last part of MODEL]");

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "base/file.h"
 #include "base/progress.h"
 
 namespace winnow::cli {
@@ -51,12 +52,12 @@ Session::Session(const ModelFlags& flags) : folder_(model_folder(flags)), checkp
   options_.index_keys = index_keys_of(flags);
   options_.weights = residence_of(flags);
   reuse_ = reuse_of(flags);
-  options_.max_context = context_of(flags, config());
+  options_.max_context = max_context_ = context_of(flags, config());
   options_.max_sequences = options_.max_logit_rows = flags.max_batch;
 
   const fs::path folder(folder_);
-  if (fs::exists(folder / "tokenizer.json")) tokenizer_.emplace(text::Tokenizer::load((folder / "tokenizer.json").string()).or_throw());
-  if (tokenizer_ && (fs::exists(folder / "chat_template.jinja") || fs::exists(folder / "tokenizer_config.json")))
+  if (exists((folder / "tokenizer.json").string())) tokenizer_.emplace(text::Tokenizer::load((folder / "tokenizer.json").string()).or_throw());
+  if (tokenizer_ && (exists((folder / "chat_template.jinja").string()) || exists((folder / "tokenizer_config.json").string())))
     template_.emplace(text::ChatTemplate::load(folder_).or_throw());
 
   device_ = device::make_cpu(on);
@@ -76,6 +77,10 @@ void Session::start() {
   e.max_context = options_.max_context;
   e.reuse = reuse_;
   engine_ = std::make_unique<engine::Engine>(*device_, *model_, e);
+  if (const int64_t room = engine_->limits().pages * engine_->limits().page_tokens; room < options_.max_context) {
+    spdlog::warn("the KV cache has room for {} tokens: that is the longest request, not {}", room, options_.max_context);
+    max_context_ = room;
+  }
   load_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const device::PlanLine& line : device_->plan()) spdlog::info("memory: {:>10.1f} MB {}", static_cast<double>(line.bytes) * 1e-6, line.what);
   spdlog::info("{} is ready after {:.2f} s: profile {}, context {}", name(), load_s_, models::name_of(options_.profile), options_.max_context);

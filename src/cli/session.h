@@ -34,7 +34,7 @@ class Session {
   device::Device& device() { return *device_; }
   models::Glm5Next& model() { return *model_; }
   engine::Engine& engine() { return *engine_; }
-  int64_t max_context() const { return options_.max_context; }
+  int64_t max_context() const { return max_context_; }  // of one request; after start() no more than the KV cache holds
   double load_s() const { return load_s_; }
 
   // A checkpoint may come without them; what needs one says so.
@@ -50,6 +50,7 @@ class Session {
   std::optional<text::ChatTemplate> template_;
   models::Options options_;
   engine::Reuse reuse_;
+  int64_t max_context_ = 0;
   double load_s_ = 0;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<models::Glm5Next> model_;

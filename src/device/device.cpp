@@ -59,6 +59,10 @@ void Trace::add(const std::string& label, double seconds, double bytes, double f
   e.flops += flops;
 }
 
+void Device::expect_host_memory(std::string_view wish) const {
+  if (!caps().host_memory) throw error("{}: {} cannot read memory of the host in place", wish, description());
+}
+
 void Device::account(std::string_view what, int64_t bytes) {
   for (PlanLine& line : plan_)
     if (line.what == what) {

@@ -114,6 +114,8 @@ class Device {
   virtual Queue& queue() = 0;
   virtual void pin_caller() = 0;  // bind the calling thread to the device's first processor, where that means something
   // Lists memory that is not from allocate() and that kernels read where it lies (caps().host_memory).
+  // Throws Error that begins with `wish` if kernels cannot.
+  void expect_host_memory(std::string_view wish) const;
   void list_in_place(std::string_view what, int64_t bytes) { account(what, bytes); }
 
   const std::vector<PlanLine>& plan() const { return plan_; }  // what was allocated or is read in place, in order, lines of one name added up

@@ -28,7 +28,7 @@ struct SequenceRows {
   int64_t first_row = 0, count = 0;  // rows in Batch::tokens
   TokenPos position;                 // of its first row; prefill chunks start at a multiple of kChunkGrid in `fast`
   StateId state;
-  StateId source{-1};  // the record to read, if not `state`: it stays as it is, and `state` holds everything afterwards
+  StateId source{-1};             // the record to read, if not `state`: it stays as it is, and `state` holds everything afterwards
   TokenPos folded;                // tokens that its S holds before the step (0 at the start)
   std::span<const PageId> pages;  // cover positions 0 .. position + count - 1
   bool decode = false;            // the prompt is finished

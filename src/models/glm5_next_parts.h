@@ -129,11 +129,11 @@ struct Kernels {
 // A step's activations, for the largest step; a step of T tokens uses the first T rows. A: what products read, f32 in profile
 // exact and bf16 in fast; what products leave is f32.
 struct Buffers {
-  TensorView ids;                                                                     // [T] i32
+  TensorView ids;                                                                             // [T] i32
   TensorView first_row, sequence, position, slot, page_table, state, source, folded, decode;  // ops/rows.h
-  TensorView x;                                                                       // [T, S, D] f32: residual streams
-  TensorView h, y;                                                                    // [T, D] A into a sublayer, f32 out of it
-  TensorView post, comb;                                                              // [T, S], [T, S, S] f32
+  TensorView x;                                                                               // [T, S, D] f32: residual streams
+  TensorView h, y;                                                                            // [T, D] A into a sublayer, f32 out of it
+  TensorView post, comb;                                                                      // [T, S], [T, S, S] f32
   // KDA
   TensorView qkv, conv;            // [T, 3P] f32
   TensorView f_a, f, b;            // [T, head dim] A, [T, P], [T, Hk] f32

@@ -12,12 +12,26 @@ struct Tokens {
   bool starts_in_reasoning = false;
 };
 
+// So long a text cannot fit, whatever its tokens are: told before it is cut into them, which takes long.
+std::optional<Refusal> too_long(std::string_view field, size_t bytes, const Services& s) {
+  constexpr size_t kShrinks = 4;  // normalisation can make a text shorter, by less than this
+  const size_t most = static_cast<size_t>(s.facts.max_context) * s.tokenizer.longest_token() * kShrinks;
+  if (bytes <= most) return {};
+  return Refusal{.message = fmt::format("{}: {} bytes are more than the context of {} tokens can hold", field, bytes, s.facts.max_context),
+                 .param = std::string(field),
+                 .code = "context_length_exceeded"};
+}
+
 std::variant<std::vector<Tokens>, Refusal> encode(const Request& r, const Services& s) {
   std::vector<Tokens> out;
   if (r.kind == Kind::completion) {
     for (const Prompt& p : r.prompts) {
-      if (const auto* text = std::get_if<std::string>(&p)) out.push_back({s.tokenizer.encode(*text, true)});
-      else out.push_back({std::get<std::vector<int32_t>>(p)});
+      if (const auto* text = std::get_if<std::string>(&p)) {
+        if (auto refusal = too_long("prompt", text->size(), s)) return std::move(*refusal);
+        out.push_back({s.tokenizer.encode(*text, true)});
+      } else {
+        out.push_back({std::get<std::vector<int32_t>>(p)});
+      }
     }
     return out;
   }
@@ -25,6 +39,9 @@ std::variant<std::vector<Tokens>, Refusal> encode(const Request& r, const Servic
   const Result<std::vector<text::Piece>> pieces = s.chat_template->render(r.context);
   if (!pieces)
     return Refusal{.message = fmt::format("messages: the chat template refuses them: {}", pieces.error().what()), .param = "messages", .code = {}};
+  size_t bytes = 0;
+  for (const text::Piece& p : *pieces) bytes += p.text.size();
+  if (auto refusal = too_long("messages", bytes, s)) return std::move(*refusal);
   out.push_back({s.tokenizer.encode(*pieces), text::opens_reasoning(*pieces)});
   return out;
 }
@@ -92,7 +109,8 @@ std::variant<Generation, Refusal> Generation::start(Request request, const Servi
     g.prompt_tokens_ += n;
     for (int64_t i = 0; i < r.n; ++i) {
       Result<engine::Stream> stream = services.engine.submit(engine_request(r, services.facts, prompt.ids, std::get<int64_t>(tokens), i));
-      if (!stream) return Refusal{.message = stream.error().what(), .param = {}, .code = {}};
+      if (!stream)
+        return Refusal{.status = stream.error().kind() == Failure::usage ? 400 : 503, .message = stream.error().what(), .param = {}, .code = {}};
       text::AnswerOptions options{.split_reasoning = r.kind == Kind::chat, .starts_in_reasoning = prompt.starts_in_reasoning, .stop = r.stop};
       const int64_t index = static_cast<int64_t>(g.choices_.size());
       g.choices_.push_back({std::move(*stream), ChoiceText(index, services.tokenizer, std::move(options), r.min_tokens)});

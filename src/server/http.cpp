@@ -53,8 +53,9 @@ class Bell : public std::enable_shared_from_this<Bell> {
     }
     co_return rung_.exchange(false) || !late;
   }
-  bool gone = false;   // the client
-  bool abort = false;  // the grace is over
+  bool gone = false;     // the client
+  bool watched = false;  // a coroutine looks for that
+  bool abort = false;    // the grace is over
 
  private:
   asio::io_context& io_;
@@ -69,6 +70,7 @@ struct Connection {
   std::shared_ptr<Bell> bell;
   bool busy = false;    // with a request
   bool unread = false;  // the client may still be sending what was refused
+  size_t body = 0;      // bytes of its request that count among State::bodies
 };
 
 std::string random_id() {
@@ -104,12 +106,15 @@ struct Server::State {
   asio::steady_timer grace;
   std::list<Connection> connections;
   bool stopping = false;
+  size_t bodies = 0;
   bool finished() const { return stopping && connections.empty(); }
 
   void bind();
   asio::awaitable<void> accept();
   asio::awaitable<void> serve(std::list<Connection>::iterator c);
   asio::awaitable<void> swallow(Connection& c);
+  asio::awaitable<void> stop_watching(Connection& c);
+  void forget_body(Connection& c) { bodies -= std::exchange(c.body, 0); }
   asio::awaitable<bool> read(Connection& c, HttpRequest* request);
   asio::awaitable<bool> route(Connection& c, const HttpRequest& request);
   asio::awaitable<bool> generate(Connection& c, const HttpRequest& request, Kind kind);
@@ -184,11 +189,14 @@ asio::awaitable<void> Server::State::serve(std::list<Connection>::iterator c) {
         more = co_await read(*c, &request);
         if (more) more = co_await route(*c, request);
         c->busy = false;
+        forget_body(*c);
       }
     }
   } catch (const std::exception& e) {  // out of memory and the like: this client's loss, not the server's
     spdlog::error("connection: {}", e.what());
   }
+  forget_body(*c);
+  co_await stop_watching(*c);
   error_code ignored;
   c->stream.socket().shutdown(tcp::socket::shutdown_send, ignored);
   if (c->unread && !stopping) co_await swallow(*c);
@@ -215,7 +223,14 @@ asio::awaitable<bool> Server::State::read(Connection& c, HttpRequest* request) {
   c.stream.expires_after(options.limits.header_timeout);
   auto [bad, header_bytes] = co_await http::async_read_header(c.stream, c.buffer, parser, kResult);
   c.busy = !bad;
+  bool full = false;
   if (!bad && !parser.is_done()) {
+    const auto length = parser.content_length();
+    c.body = length ? std::min<size_t>(*length, options.limits.body_bytes) : options.limits.body_bytes;
+    bodies += c.body;
+    full = bodies > options.limits.bodies_bytes;
+  }
+  if (!bad && !full && !parser.is_done()) {
     c.stream.expires_after(options.limits.body_timeout);
     if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
       http::response<http::empty_body> go_on(http::status::continue_, parser.get().version());
@@ -225,13 +240,14 @@ asio::awaitable<bool> Server::State::read(Connection& c, HttpRequest* request) {
     bad = bad_body;
   }
   c.stream.expires_never();
-  if (!bad) {
+  if (!bad && !full) {
     *request = parser.release();
     co_return true;
   }
   const HttpRequest& so_far = parser.get();
   Refusal why{.message = {}, .param = {}, .code = {}};
-  if (bad == http::error::body_limit) why = {413, fmt::format("the body exceeds {} bytes", options.limits.body_bytes), {}, {}};
+  if (full) why = {503, "too many bytes of other requests are being read; try again later", {}, {}};
+  else if (bad == http::error::body_limit) why = {413, fmt::format("the body exceeds {} bytes", options.limits.body_bytes), {}, {}};
   else if (bad == http::error::header_limit) why = {431, fmt::format("the header exceeds {} bytes", options.limits.header_bytes), {}, {}};
   else if (bad.category() == http::make_error_code(http::error::bad_method).category() && bad != http::error::end_of_stream &&
            bad != http::error::partial_message)
@@ -338,15 +354,25 @@ asio::awaitable<bool> Server::State::send_text(Connection& c, const std::string&
   co_return !bad;
 }
 
-// Rings when the client closes its side. Ends when that wait is cancelled, or when the client sends more.
+// Rings when the client closes its side, and when it ends: when that wait is cancelled, or the client sends more. The socket
+// is the connection's, which waits for that end (stop_watching).
 asio::awaitable<void> watch(tcp::socket& socket, std::shared_ptr<Bell> bell) {
   auto [bad] = co_await socket.async_wait(tcp::socket::wait_read, kResult);
-  if (bad) co_return;
-  char byte = 0;
-  const ssize_t n = ::recv(socket.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (n > 0 || (n < 0 && errno == EAGAIN)) co_return;
-  bell->gone = true;
+  if (!bad) {
+    char byte = 0;
+    const ssize_t n = ::recv(socket.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    bell->gone = n == 0 || (n < 0 && errno != EAGAIN);
+  }
+  bell->watched = false;
   bell->ring();
+}
+
+asio::awaitable<void> Server::State::stop_watching(Connection& c) {
+  while (c.bell->watched) {
+    error_code ignored;
+    c.stream.socket().cancel(ignored);  // no effect on a wait that is over and has not had its turn
+    co_await c.bell->wait(std::chrono::milliseconds(10));
+  }
 }
 
 asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& request, Kind kind) {
@@ -364,6 +390,7 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
     }
   };
   co_await aside(start);
+  forget_body(c);
   if (auto* refusal = std::get_if<Refusal>(&started)) {
     HttpResponse response = refused(request, *refusal, request.keep_alive());
     co_return co_await send(c, response);
@@ -371,12 +398,12 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
 
   Generation& generation = std::get<Generation>(started);
   c.bell->gone = false;
+  c.bell->watched = true;
   generation.on_news([bell = c.bell] { bell->ring(); });
   c.bell->ring();  // for what came before
   asio::co_spawn(io, watch(c.stream.socket(), c.bell), asio::detached);
   const bool more = co_await tell(c, request, generation);
-  error_code ignored;
-  c.stream.socket().cancel(ignored);  // the watch
+  co_await stop_watching(c);
   const Usage u = generation.usage();
   spdlog::debug("POST {}: {} prompt and {} answer tokens{}", std::string_view(request.target()), u.prompt_tokens, u.completion_tokens,
                 generation.done() ? "" : ", cancelled");
@@ -481,6 +508,10 @@ void Server::State::abort_all() {
   grace.async_wait([this](error_code cancelled) {
     if (cancelled) return;
     for (Connection& c : connections) c.stream.close();
+    grace.expires_after(std::chrono::seconds(1));
+    grace.async_wait([this](error_code done) {
+      if (!done) io.stop();  // a text that is still being cut into tokens
+    });
   });
 }
 
@@ -516,6 +547,8 @@ void Server::run() {
   asio::co_spawn(state_->io, state_->watch_signals(), asio::detached);
   asio::co_spawn(state_->io, state_->accept(), asio::detached);
   state_->io.run();
+  state_->text.stop();  // what waits there is dropped; what runs uses the services
+  state_->text.join();
 }
 
 }  // namespace winnow::server

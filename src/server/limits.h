@@ -11,6 +11,7 @@ struct Limits {
   // connections
   size_t header_bytes = 16 << 10;
   size_t body_bytes = 32 << 20;
+  size_t bodies_bytes = 256 << 20;          // of all requests that are being read or prepared
   int connections = 512;                    // more are told so and closed
   std::chrono::seconds header_timeout{15};  // from the first byte awaited of a request to the end of its header
   std::chrono::seconds body_timeout{60};

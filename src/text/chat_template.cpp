@@ -3,8 +3,8 @@
 #include <boost/json.hpp>
 
 #include <filesystem>
-#include <fstream>
 
+#include "base/file.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/syntax.h"
 
@@ -14,7 +14,7 @@ namespace {
 namespace json = boost::json;
 using jinja::Value;
 
-constexpr size_t kMaxConfigBytes = size_t{16} << 20;
+constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 
 using Names = std::vector<std::pair<std::string, Value>>;
 
@@ -41,17 +41,6 @@ Value value_of(const json::value& v, bool trusted, int depth = 1) {
     }
   }
   return {};
-}
-
-Result<std::string> read_file(const std::filesystem::path& path, size_t most) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return error("{}: cannot be opened", path.string());
-  const auto size = static_cast<size_t>(file.tellg());
-  if (size > most) return error("{}: larger than {} bytes", path.string(), most);
-  std::string text(size, '\0');
-  file.seekg(0);
-  if (!file.read(text.data(), static_cast<std::streamsize>(size))) return error("{}: cannot be read", path.string());
-  return text;
 }
 
 // "bos_token" and the like: strings, or objects with a "content".
@@ -106,17 +95,17 @@ Result<ChatTemplate> ChatTemplate::load(const std::string& dir) {
   const std::filesystem::path config_path = std::filesystem::path(dir) / "tokenizer_config.json",
                               template_path = std::filesystem::path(dir) / "chat_template.jinja";
   json::value config = json::object();
-  if (std::filesystem::exists(config_path)) {
-    const Result<std::string> text = read_file(config_path, kMaxConfigBytes);
+  if (exists(config_path.string())) {
+    const Result<std::string> text = read_text(config_path.string(), kMaxConfigBytes);
     if (!text) return text.error();
     boost::system::error_code failed;
     config = json::parse(*text, failed);
     if (failed) return error("{}: not JSON: {}", config_path.string(), failed.message());
     if (!config.is_object()) return error("{}: must be an object", config_path.string());
   }
-  const bool own_file = std::filesystem::exists(template_path);
+  const bool own_file = exists(template_path.string());
   const Result<std::string> source =
-      own_file ? read_file(template_path, jinja::Limits::template_bytes) : template_of(config.get_object(), config_path.string());
+      own_file ? read_text(template_path.string(), jinja::Limits::template_bytes) : template_of(config.get_object(), config_path.string());
   if (!source) return source.error();
   if (source->empty())
     return error("{}: the chat template is empty; without one prompts are plain text", (own_file ? template_path : config_path).string());
@@ -142,7 +131,10 @@ Result<std::vector<Piece>> ChatTemplate::render(const json::object& context) con
     return pieces;
   } catch (const jinja::Raised& raised) {
     return Error("the chat template refuses the messages: " + raised.message, Failure::work);
-  } catch (const Error& e) { return Error(fmt::format("{}: {}", impl_->where, e.what()), Failure::work); }
+  } catch (const Error& e) {
+    const std::string where = std::filesystem::path(impl_->where).filename().string();  // no folder: a client may see it
+    return Error(fmt::format("{}: {}", where, e.what()), Failure::work);
+  }
 }
 
 std::string joined(const std::vector<Piece>& pieces) {

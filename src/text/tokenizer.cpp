@@ -1,9 +1,9 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
-#include <fstream>
 #include <unordered_map>
 
+#include "base/file.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
 #include "text/nfc.h"
@@ -15,6 +15,7 @@ namespace winnow::text {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
+constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
 
 // The runs of text [begin, end), counted from begin.
 Runs runs_of(const Runs& runs, size_t begin, size_t end) {
@@ -33,6 +34,7 @@ struct Tokenizer::Impl {
 
   std::vector<std::string> decoded;
   std::vector<bool> special;
+  size_t longest = 1;
   std::unordered_map<std::string, Token> added;
   bool nfc;
   AddedTokens before, after;  // looked for before and after normalisation
@@ -46,6 +48,7 @@ Tokenizer::Impl::Impl(TokenizerFile&& f)
       nfc(f.nfc),
       pre(std::move(f.steps)),
       bpe(std::move(f.encoded), f.symbols, f.merges, f.ignore_merges) {
+  for (const std::string& t : decoded) longest = std::max(longest, t.size());
   std::vector<AddedToken> raw, normalized;
   for (AddedToken& t : f.added) {
     special[static_cast<size_t>(t.id)] = t.special;
@@ -97,10 +100,9 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return error("{}: cannot be opened; a checkpoint needs its tokenizer.json", path);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  return parse(text, path);
+  const Result<std::string> text = read_text(path, kMaxFileBytes);
+  if (!text) return text.error();
+  return parse(*text, path);
 }
 
 Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view where) {
@@ -124,6 +126,8 @@ std::vector<Token> Tokenizer::encode(std::span<const Piece> pieces) const {
   }
   return impl_->encode(std::move(text), std::move(runs));
 }
+
+size_t Tokenizer::longest_token() const { return impl_->longest; }
 
 std::string_view Tokenizer::bytes(Token id) const {
   return id >= 0 && id < vocab_size() ? std::string_view(impl_->decoded[static_cast<size_t>(id)]) : std::string_view();

@@ -44,6 +44,7 @@ class Tokenizer {
   // as the package does.
   std::string_view bytes(Token id) const;
   std::string decode(std::span<const Token> ids, bool skip_special) const;  // invalid UTF-8 becomes U+FFFD, as the package does
+  size_t longest_token() const;                                             // in bytes: n tokens hold no more than n times as many
   int64_t vocab_size() const;                                               // 1 + the largest id
   bool is_special(Token id) const;                                          // added with "special": true
   Token find(std::string_view added_token) const;                           // id of an added token or -1

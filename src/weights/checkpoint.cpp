@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <set>
 
-#include "weights/file.h"
+#include "base/file.h"
 #include "weights/json.h"
 
 namespace winnow::weights {

@@ -40,7 +40,7 @@ class Checkpoint {
 };
 
 // How matrices come to be in memory: copied into huge pages that are the model's own, or mapped, read where the page cache
-// has them. Mapped weights are ready about four times sooner and shared by all processes that map them, but a file that is
+// has them. Mapped weights are ready without a copy and shared by all processes that map them, but a file that is
 // overwritten later changes them, and one that is cut short later is SIGBUS.
 enum class Residence : uint8_t { copy, map };
 std::string_view name_of(Residence r);

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "weights/fields.h"
-#include "weights/file.h"
+#include "base/file.h"
 #include "weights/json.h"
 
 namespace winnow::weights {
@@ -210,7 +210,7 @@ void read_experts(const Fields& t, Config& c) {
                                              : static_cast<float>(t.number("swiglu_limit", limits::swiglu).value_or(10.0));
 }
 
-void read_text(const Fields& t, Config& c) {
+void read_text_model(const Fields& t, Config& c) {
   t.require_text("model_type", "glm5_next_text");
   c.vocab_size = t.need("vocab_size", limits::vocab);
   c.hidden_size = t.need("hidden_size", limits::hidden);
@@ -290,7 +290,7 @@ Config parse(std::string_view config_json, std::string_view generation_json, std
   read_architecture(root, c);
   const auto text = root.object("text_config");
   if (!text) throw root.wrong("text_config", "is missing: a glm5_next config keeps the language model's fields there");
-  read_text(*text, c);
+  read_text_model(*text, c);
   read_vision(root, c);
   read_quantization(root, c);
   read_quantization(*text, c);  // some writers put it there

@@ -4,6 +4,7 @@
 #include "base/units.h"
 #include "weights/checkpoint.h"
 #include "weights/inventory.h"
+#include "weights/mapping.h"
 #include "weights/source.h"
 #include "weights/transfer.h"
 
@@ -106,7 +107,7 @@ struct Loader::Impl {
     if (residence != Residence::map || w.form != Form::matrix || w.type() != w.stored_type() || w.source.data.size() != 1) return nullptr;
     const Piece& p = w.source.data[0];
     device::Buffer& m = maps[p.entry.file];
-    if (!m.data()) m = p.entry.file->file().map(p.entry.file->path()).or_throw();
+    if (!m.data()) m = weights::map(p.entry.file->file(), p.entry.file->path()).or_throw();
     mapped_bytes += stored_bytes(p);
     return m.data() + p.entry.file->position(*p.entry.info) + bytes_of(w.type(), p.first);
   }
@@ -188,8 +189,7 @@ struct Loader::Impl {
 };
 
 Loader::Loader(const Checkpoint& checkpoint, device::Device& device, Residence residence) : impl_(new Impl{checkpoint, device, residence}) {
-  if (residence == Residence::map && !device.caps().host_memory)
-    throw error("--weights map: {} cannot read a mapped file; use --weights copy", device.description());
+  if (residence == Residence::map) device.expect_host_memory("--weights map");
 }
 Loader::~Loader() = default;
 

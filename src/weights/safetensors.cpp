@@ -1,6 +1,7 @@
 #include "weights/safetensors.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,10 +9,12 @@
 #include <bit>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 
 #include "weights/json.h"
+#include "weights/mapping.h"
 
 namespace winnow::weights {
 namespace json = boost::json;
@@ -138,6 +141,23 @@ std::optional<Error> check_coverage(const std::map<std::string, TensorInfo, std:
   return std::nullopt;
 }
 
+// The file that a path means, through symbolic links, and the one beside it that is written first. What is there and is no
+// file (a device, a folder) is not replaced.
+std::pair<std::string, std::string> place_of(const std::string& path) {
+  struct stat there{};
+  std::string target = path;
+  if (::stat(path.c_str(), &there) == 0) {
+    if (!S_ISREG(there.st_mode)) throw Error(fmt::format("{}: is there and is no file", path), Failure::usage);
+    if (char* real = ::realpath(path.c_str(), nullptr)) {
+      target = real;
+      ::free(real);
+    }
+  }
+  const std::string part = target + ".part";
+  std::remove(part.c_str());
+  return {target, part};
+}
+
 }  // namespace
 
 Result<std::map<std::string, TensorInfo, std::less<>>> parse_header(std::string_view text, int64_t data_bytes, std::string_view where) {
@@ -178,7 +198,7 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
     return error("{}: the header is said to have {} bytes, but the file has {}: truncated?", path, header, size);
   f.data_start_ = kLengthBytes + static_cast<int64_t>(header);
 
-  auto map = f.file_.map(path);
+  auto map = weights::map(f.file_, path);
   if (!map) return map.error();
   f.map_ = *std::move(map);
   const std::string text(reinterpret_cast<const char*>(f.map_.data()) + kLengthBytes, header);
@@ -216,6 +236,14 @@ ConstTensorView SafetensorsFile::view(std::string_view name) const {
   return v;
 }
 
+void check_writable(const std::string& path) {
+  const std::string part = place_of(path).second;
+  std::FILE* f = std::fopen(part.c_str(), "wbxe");
+  if (!f) throw Error(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)), Failure::usage);
+  std::fclose(f);
+  std::remove(part.c_str());
+}
+
 void write_safetensors(const std::string& path, const std::vector<std::pair<std::string, ConstTensorView>>& tensors) {
   // Wide types first, as the format's own library orders them: then every tensor is aligned without holes.
   std::vector<const std::pair<std::string, ConstTensorView>*> order;
@@ -239,8 +267,8 @@ void write_safetensors(const std::string& path, const std::vector<std::pair<std:
   std::string text = json::serialize(header);
   text.resize((text.size() + 7) / 8 * 8, ' ');
 
-  const std::string part = path + ".part";
-  std::FILE* f = std::fopen(part.c_str(), "wbe");
+  const auto [target, part] = place_of(path);
+  std::FILE* f = std::fopen(part.c_str(), "wbxe");  // x: never through a link that somebody put there
   if (!f) throw Error(fmt::format("{}: cannot be written: {}", part, std::strerror(errno)), Failure::work);
   const uint64_t length = text.size();
   bool ok = std::fwrite(&length, sizeof length, 1, f) == 1 && std::fwrite(text.data(), 1, text.size(), f) == text.size();
@@ -251,7 +279,7 @@ void write_safetensors(const std::string& path, const std::vector<std::pair<std:
   ok = std::fflush(f) == 0 && ok;
   const int code = errno;
   ok = std::fclose(f) == 0 && ok;
-  if (!ok || std::rename(part.c_str(), path.c_str()) != 0) {
+  if (!ok || std::rename(part.c_str(), target.c_str()) != 0) {
     const int why = ok ? errno : code;
     std::remove(part.c_str());
     throw Error(fmt::format("{}: cannot be written: {}", path, std::strerror(why)), Failure::work);

@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "base/view.h"
-#include "weights/file.h"
+#include "device/device.h"
+#include "base/file.h"
 
 namespace winnow::weights {
 
@@ -46,6 +47,9 @@ class SafetensorsFile {
   device::Buffer map_;
   int64_t data_start_ = 0;
 };
+
+// Whether write_safetensors could write there now; Error (usage) if not. Leaves nothing behind.
+void check_writable(const std::string& path);
 
 // Writes one file: name -> view (packed, host memory). Throws Error on an I/O failure; writes to a temporary name, then renames.
 void write_safetensors(const std::string& path, const std::vector<std::pair<std::string, ConstTensorView>>& tensors);

@@ -355,3 +355,70 @@ def test_verify_sees_a_wrong_reference(winnow, tmp_path, name, profile):
     write_tensors(tmp_path / "golden.safetensors", tensors)
     r = winnow("verify", str(tmp_path), "--threads", "1", "--profile", profile)
     assert r.returncode == 1 and "1 of 6 prompts differ" in r.stdout, r.stdout
+
+
+def test_flags_with_one_value_leave_the_model_alone(winnow):
+    for flag in (["--stop", "END"], ["--kernel", "isa=avx2"]):
+        failed(winnow("run", *flag, "/nonexistent", "-p", "x"), 3, "MODEL /nonexistent")
+    failed(winnow("run", "--stop", "a", "--stop", "b", MODEL, "extra", "-p", "x"), 2, "'extra'")
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["serve", "--host", ""], ["--host", "empty"]),
+    (["info", ""], ["MODEL", "empty"]),
+    (["run", "--token-ids", "", "-p", "x"], ["--token-ids", "empty"]),
+    (["verify", MODEL, "--max-context", "64"], ["--max-context"]),
+    (["bench", "--max-batch", "2"], ["--max-batch"]),
+    (["run", "--token-ids", "1", "--system", "x"], ["--token-ids", "--system"]),
+    (["run", "-p", "x", "--raw", "--reasoning-effort", "low"], ["--reasoning-effort", "--raw"]),
+    (["run", "-p", "x", "--kernel", "isa=avx2", "--kernel", "isa=avx2"], ["--kernel", "twice"]),
+    (["serve", "--reuse", "some"], ["--reuse", "prefilled"]),
+])
+def test_no_flag_is_without_effect(winnow, arguments, words):
+    failed(winnow(*arguments), 2, *words)
+
+
+def test_logits_replace_files_only(winnow, tmp_path):
+    pipe, folder, link, target = tmp_path / "pipe", tmp_path / "folder", tmp_path / "link", tmp_path / "target"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    target.write_text("old")
+    link.symlink_to(target)
+    arguments = ["run", "--token-ids", "1", "--max-tokens", "1", "--json", "--logits"]
+    for there in (pipe, folder, tmp_path / ("x" * 300), tmp_path / "none" / "x"):
+        failed(winnow(*arguments, str(there)), 2, str(there))
+    assert pipe.is_fifo()
+    r = winnow(*arguments, str(link))
+    assert r.returncode == 0 and link.is_symlink() and target.stat().st_size > 6144 * 4, r.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "link", "pipe", "target"]
+
+
+def test_stderr_that_is_gone_ends_nothing():
+    for shell in (f"{WINNOW} frobnicate 2>&-", f"{WINNOW} frobnicate 2>/dev/full", f"{WINNOW} frobnicate 0<&- 1>&- 2>&-"):
+        assert subprocess.run(["bash", "-c", shell], timeout=60).returncode == 2, shell
+    r = subprocess.run(["bash", "-c", f"{WINNOW} run -p Hello --max-tokens 2 0<&- 2>&-"], timeout=120, capture_output=True)
+    assert r.returncode == 0 and r.stdout
+
+
+def test_text_files_that_are_none(winnow, tmp_path):
+    for f in pathlib.Path(MODEL).iterdir():
+        if f.name not in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+            (tmp_path / f.name).symlink_to(f)
+    for name in ("tokenizer.json", "chat_template.jinja", "tokenizer_config.json"):
+        (tmp_path / "tokenizer.json").unlink(missing_ok=True)
+        if name != "tokenizer.json":
+            (tmp_path / "tokenizer.json").symlink_to(os.path.join(MODEL, "tokenizer.json"))
+        bad = tmp_path / name
+        for make in (lambda: os.mkfifo(bad), bad.mkdir, lambda: bad.symlink_to(bad)):
+            make()
+            for verb in (["run", "-p", "x"], ["info"]):
+                r = winnow(verb[0], str(tmp_path), *verb[1:], timeout=30)
+                assert r.returncode == 3 and name in r.stderr and r.stderr.count("\n") == 1, (name, r.stderr)
+            bad.rmdir() if bad.is_dir() and not bad.is_symlink() else bad.unlink()
+
+
+def test_run_ends_with_its_reader():
+    p = subprocess.Popen([WINNOW, "run", "-p", "Hello", "--ignore-eos", "--max-tokens", "30000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    p.stdout.read(1)
+    p.stdout.close()
+    assert p.wait(30) == 1 and b"stdout" in p.stderr.read()

@@ -232,3 +232,30 @@ def test_port_in_use(own_server, winnow):
     s = own_server()
     r = winnow("serve", "--port", str(s.port))
     assert r.returncode == 3 and "--port" in r.stderr.splitlines()[-1]
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_cut_into_tokens(server):
+    start = time.monotonic()
+    status, e = error_of(ask(server, request("POST", "/v1/completions", {"prompt": "a" * (24 << 20)})))
+    assert status == 400 and e["code"] == "context_length_exceeded" and e["param"] == "prompt"
+    status, e = error_of(ask(server, request("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * (24 << 20)}]})))
+    assert status == 400 and e["code"] == "context_length_exceeded" and e["param"] == "messages"
+    assert time.monotonic() - start < 20
+
+
+def test_errors_of_the_template_name_no_folder(server):
+    status, e = error_of(ask(server, request("POST", "/v1/chat/completions", {**CHAT, "chat_template_kwargs": {"range": 5, "namespace": 1}})))
+    assert status == 400 and "chat_template.jinja" in e["message"] and "/" not in e["message"], e
+
+
+def test_the_next_turn_begins_behind_the_one_before(server):
+    messages = [{"role": "system", "content": "You are a careful assistant. " * 30}, {"role": "user", "content": "What is 2 + 3?"}]
+    turns = []
+    for _ in range(3):
+        status, _, body = ask(server, request("POST", "/v1/chat/completions", {"messages": messages, "temperature": 0, "max_tokens": 40}))
+        answer = json.loads(body)
+        turns.append((answer["usage"]["prompt_tokens"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]))
+        messages += [{"role": "assistant", "content": answer["choices"][0]["message"]["content"]}, {"role": "user", "content": "And 4 + 5?"}]
+        assert status == 200
+    for (before, _), (_, cached) in zip(turns, turns[1:]):
+        assert cached >= (before - 1) // 64 * 64, turns

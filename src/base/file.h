@@ -1,14 +1,13 @@
 // A regular file opened for reading. Reads are positional, so several workers may read at once, and a file that shrinks
-// or a disk that fails is an error instead of a signal. A mapping is read without a copy, but there both are SIGBUS.
+// or a disk that fails is an error instead of a signal.
 #pragma once
 
 #include <span>
 #include <string>
 
 #include "base/error.h"
-#include "device/device.h"
 
-namespace winnow::weights {
+namespace winnow {
 
 class File {
  public:
@@ -18,12 +17,11 @@ class File {
   File& operator=(File&& o) noexcept;
   ~File();
   int64_t size() const { return size_; }
+  int descriptor() const { return fd_; }
   // Fills `to` from `offset`: 0, or the system's error number; kFileTooShort at the end of the file.
   static constexpr int kFileTooShort = -1, kFileChanged = -3;
   int read(int64_t offset, std::span<std::byte> to) const;
   void will_need(int64_t offset, int64_t bytes) const;  // starts reading ahead
-  // The whole file, read-only and shared with the page cache; it outlives this object. An error begins with `path`.
-  Result<device::Buffer> map(const std::string& path) const;
   // Size and time of the last change are those of open(): 0, kFileTooShort, kFileChanged, or the system's error number.
   int changed() const;
 
@@ -38,4 +36,4 @@ Result<std::string> read_text(const std::string& path, int64_t limit);
 std::string describe_read_error(int code);
 bool exists(const std::string& path);  // of any kind; a dangling link is there too
 
-}  // namespace winnow::weights
+}  // namespace winnow

@@ -1,7 +1,6 @@
-#include "weights/file.h"
+#include "base/file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,12 +9,10 @@
 #include <cstring>
 #include <utility>
 
-namespace winnow::weights {
+namespace winnow {
 namespace {
 
 int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
-
-void unmap(std::byte* data, int64_t bytes) { ::munmap(data, static_cast<size_t>(bytes)); }
 
 }  // namespace
 
@@ -57,12 +54,6 @@ int File::read(int64_t offset, std::span<std::byte> to) const {
 
 void File::will_need(int64_t offset, int64_t bytes) const { ::posix_fadvise(fd_, offset, bytes, POSIX_FADV_WILLNEED); }
 
-Result<device::Buffer> File::map(const std::string& path) const {
-  void* p = ::mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_SHARED, fd_, 0);
-  if (p == MAP_FAILED) return error("{}: cannot be mapped: {}", path, std::strerror(errno));
-  return device::Buffer(static_cast<std::byte*>(p), size_, unmap);
-}
-
 int File::changed() const {
   struct stat s{};
   if (::fstat(fd_, &s) != 0) return errno;
@@ -90,4 +81,4 @@ bool exists(const std::string& path) {
   return ::lstat(path.c_str(), &s) == 0;
 }
 
-}  // namespace winnow::weights
+}  // namespace winnow
