@@ -98,6 +98,7 @@ __attribute__((target("amx-tile,amx-bf16"))) double tiles_bf16() {
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
   } const config;
   alignas(64) static const std::byte zeros[1024] = {};
+  keep(config);  // the intrinsic says of eight bytes only that it reads them
   _tile_loadconfig(&config);
   _tile_zero(0);
   _tile_zero(1);

@@ -32,7 +32,7 @@ struct TileInstructions {
       config.bytes[i] = 64;
       config.rows[i] = 16;
     }
-    fence();
+    asm volatile("" : : "m"(config) : "memory");  // the intrinsic says of eight bytes only that it reads them
     _tile_loadconfig(&config);
   }
   static void end() { _tile_release(); }
