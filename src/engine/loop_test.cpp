@@ -91,8 +91,9 @@ class Toy {
 class Served {
  public:
   explicit Served(SchedulerOptions o = {.max_batched_tokens = 128, .max_sequences = 4}, int64_t pages = 200,
-                  std::function<void(const models::Batch&)> before = {})
-      : toy_(pages, 3 * o.max_sequences), loop_(toy_.runner(), paged(o), {.pages = pages, .states = 3 * o.max_sequences}, inbox_) {
+                  std::function<void(const models::Batch&)> before = {}, int64_t states = 0)
+      : toy_(pages, states ? states : 3 * o.max_sequences),
+        loop_(toy_.runner(), paged(o), {.pages = pages, .states = states ? states : 3 * o.max_sequences}, inbox_) {
     toy_.before = std::move(before);
     thread_ = std::thread([this] { loop_.run(); });
   }
@@ -497,6 +498,37 @@ TEST(Loop, HealthIsAnAnswerOfTheEngineThread) {
   gate.open();
   read(s);
   EXPECT_TRUE(healthy(served.inbox(), 5s));
+}
+
+// States for the running sequences and not one more: nothing is kept, and nobody waits for a state that is kept.
+TEST(Loop, ReuseTakesNoStateThatASequenceMayNeed) {
+  SchedulerOptions o{.max_batched_tokens = 128, .max_sequences = 4};
+  o.reuse = Reuse::computed;
+  std::atomic<size_t> most{0};
+  Served served(o, 400, [&](const models::Batch& b) { most = std::max(most.load(), b.sequences.size()); }, 4);
+  std::vector<Stream> streams;
+  for (int32_t i = 1; i <= 12; ++i) streams.push_back(served.submit(request({i, 2, 3}, 5 * kPage)));
+  for (int32_t i = 1; i <= 12; ++i) EXPECT_EQ(read(streams[static_cast<size_t>(i - 1)]).tokens, expected(request({i, 2, 3}, 5 * kPage)));
+  EXPECT_EQ(most, 4u);
+  EXPECT_GT(served.inbox().totals().missed_snapshots, 0);
+}
+
+// One state to spare: it serves, and never more than one sequence holds it.
+TEST(Loop, ReuseLivesWithOneSpareState) {
+  SchedulerOptions o{.max_batched_tokens = 128, .max_sequences = 3};
+  o.reuse = Reuse::computed;
+  Served served(o, 400, {}, 4);
+  std::vector<int32_t> told{1, 2, 3};
+  for (int turn = 0; turn < 5; ++turn) {
+    std::vector<Stream> others;
+    for (int32_t i = 1; i <= 4 && turn < 3; ++i) others.push_back(served.submit(request({i, 7}, 2 * kPage)));  // they want it too
+    const Request r = request(told, 2 * kPage);
+    const Answer a = answer_of(served, r);
+    EXPECT_EQ(a.tokens, expected(r));
+    for (Stream& s : others) read(s);
+    told.insert(told.end(), a.tokens.begin(), a.tokens.end());
+  }
+  EXPECT_GT(served.inbox().totals().prefix.hits, 0);
 }
 
 TEST(Loop, TimingsAndTotalsCount) {

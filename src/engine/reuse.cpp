@@ -19,8 +19,8 @@ Result<Reuse> parse_reuse(std::string_view name) {
   return error("unknown '{}' (known: none, prefilled, computed)", name);
 }
 
-PrefixReuse::PrefixReuse(cache::PagePool& pages, cache::StatePool& states, int64_t page_tokens, Reuse what)
-    : pages_(pages), states_(states), page_tokens_(page_tokens), what_(what), index_(pages, states, page_tokens) {
+PrefixReuse::PrefixReuse(cache::PagePool& pages, cache::StatePool& states, int64_t page_tokens, int64_t max_sequences, Reuse what)
+    : pages_(pages), states_(states), page_tokens_(page_tokens), max_sequences_(max_sequences), what_(what), index_(pages, states, page_tokens) {
   taken_.reserve(1);
 }
 
@@ -63,6 +63,12 @@ std::span<const int32_t> PrefixReuse::reusable(const Sequence& s) const {
 
 bool PrefixReuse::hand_over(Sequence& s) {
   taken_.clear();
+  const bool renewed = s.page_end.value >= 0;  // then the place of its last page end is the new one's
+  if (states_.size() - max_sequences_ - page_ends_ + renewed < 1) {
+    ++missed_;
+    return false;
+  }
+  drop_page_end(s);
   if (!index_.free_states(1) || !states_.take(1, &taken_)) {
     ++missed_;
     return false;
@@ -72,35 +78,44 @@ bool PrefixReuse::hand_over(Sequence& s) {
   return true;
 }
 
-void PrefixReuse::computed(Sequence& s) {
-  if (s.source.value >= 0) states_.release(s.source);
+void PrefixReuse::drop_page_end(Sequence& s) {
+  if (s.page_end.value < 0) return;
+  states_.release(s.page_end);
+  s.page_end = StateId(-1);
+  --page_ends_;
+}
+
+bool PrefixReuse::computed(Sequence& s) {
+  const bool gave = s.source.value >= 0;
+  if (gave) states_.release(s.source);
   s.source = StateId(-1);
-  if (what_ == Reuse::none) return;
+  if (what_ == Reuse::none) return gave;
   const std::span<const int32_t> prefix = reusable(s);
   const int64_t pages = static_cast<int64_t>(prefix.size()) / page_tokens_;
   if (pages > s.indexed_pages) {
     index_.insert(prefix, s.request.cache_salt, std::span(s.pages).first(static_cast<size_t>(pages)));
     s.indexed_pages = pages;
   }
-  if (static_cast<int64_t>(prefix.size()) != s.num_computed_tokens || s.num_computed_tokens == 0) return;
+  if (static_cast<int64_t>(prefix.size()) != s.num_computed_tokens || s.num_computed_tokens == 0) return gave;
   const bool wanted = s.num_computed_tokens >= (s.prompt_tokens - 1) / page_tokens_ * page_tokens_ || s.num_computed_tokens == s.parts_at;
-  if (!wanted || !hand_over(s)) return;
+  if (!wanted) return gave;
+  if (!hand_over(s)) return true;
   if (s.num_computed_tokens <= s.prompt_tokens) {
     index_.keep(prefix, s.request.cache_salt, s.source, s.folded);
-    return;
+    return gave;
   }
-  if (s.page_end.value >= 0) states_.release(s.page_end);
+  ++page_ends_;
   states_.share(s.source);
   s.page_end = s.source;
   s.page_end_folded = s.folded;
   s.page_end_tokens = s.num_computed_tokens;
+  return true;
 }
 
 void PrefixReuse::release(Sequence& s) {
   if (s.page_end.value >= 0) {
     index_.keep(std::span(s.tokens).first(static_cast<size_t>(s.page_end_tokens)), s.request.cache_salt, s.page_end, s.page_end_folded);
-    states_.release(s.page_end);
-    s.page_end = StateId(-1);
+    drop_page_end(s);
   }
   if (s.source.value >= 0) states_.release(s.source);
   s.source = StateId(-1);

@@ -3,8 +3,8 @@
 // A sequence that is admitted begins behind the longest kept prefix of its prompt. It hands over its state, which makes a
 // snapshot, where a later prompt is likely to part from it: at the last page end before its prompt's last token, where
 // its prompt parted from others whose pages are kept, and at the last page end that it computed when it ends. From a hand-over on it
-// writes another record; the step after it reads the old one (Sequence::source). With no record free the hand-over is missed
-// and counted. Its full pages join the index as soon as they are computed.
+// writes another record; the step after it reads the old one (Sequence::source). With no record to spare the hand-over is
+// missed and counted; one that another of max_sequences may need is not to spare. Its full pages join the index as soon as they are computed.
 //
 // Thread: the engine's.
 #pragma once
@@ -22,15 +22,15 @@ Result<Reuse> parse_reuse(std::string_view name);
 
 class PrefixReuse {
  public:
-  PrefixReuse(cache::PagePool& pages, cache::StatePool& states, int64_t page_tokens, Reuse what);
+  PrefixReuse(cache::PagePool& pages, cache::StatePool& states, int64_t page_tokens, int64_t max_sequences, Reuse what);
 
   // Finds what the prompt begins with and takes the records of the sequence's worst case. False: they are not free, and nothing is
   // taken.
   bool admit(Sequence& sequence);
   // The next position at which the sequence's chunk has to end; its prompt's end if there is none before.
   int64_t next_cut(const Sequence& sequence) const;
-  // A step has computed the sequence up to num_computed_tokens.
-  void computed(Sequence& sequence);
+  // A step has computed the sequence up to num_computed_tokens. True if a record may have become free.
+  bool computed(Sequence& sequence);
   // Gives everything back. What it computed stays in the index.
   void release(Sequence& sequence);
 
@@ -40,15 +40,16 @@ class PrefixReuse {
 
  private:
   bool hand_over(Sequence& sequence);
+  void drop_page_end(Sequence& sequence);
   std::span<const int32_t> reusable(const Sequence& sequence) const;  // its tokens, whole pages
 
   cache::PagePool& pages_;
   cache::StatePool& states_;
-  const int64_t page_tokens_;
+  const int64_t page_tokens_, max_sequences_;
   const Reuse what_;
   cache::PrefixIndex index_;
   std::vector<StateId> taken_;
-  int64_t missed_ = 0;
+  int64_t missed_ = 0, page_ends_ = 0;  // page ends that sequences hold
 };
 
 }  // namespace winnow::engine

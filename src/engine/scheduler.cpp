@@ -5,7 +5,7 @@
 namespace winnow::engine {
 
 Scheduler::Scheduler(const SchedulerOptions& o, cache::PagePool& pages, cache::StatePool& states)
-    : options_(o), pages_(pages), states_(states), reuse_(pages, states, o.page_tokens, o.reuse) {
+    : options_(o), pages_(pages), states_(states), reuse_(pages, states, o.page_tokens, o.max_sequences, o.reuse) {
   if (o.chunk_grid < 1 || o.max_batched_tokens < o.chunk_grid)
     throw error("max_batched_tokens is {}; a step needs room for a chunk of {} tokens", o.max_batched_tokens, o.chunk_grid);
   if (o.max_sequences < 1) throw error("max_sequences is {}; it must be at least 1", o.max_sequences);
@@ -62,7 +62,9 @@ std::span<const Chunk> Scheduler::plan() {
   return chunks_;
 }
 
-void Scheduler::computed(const Chunk& chunk) { reuse_.computed(*chunk.sequence); }
+void Scheduler::computed(const Chunk& chunk) {
+  if (reuse_.computed(*chunk.sequence)) head_waits_ = false;
+}
 
 std::unique_ptr<Sequence> Scheduler::remove(RequestId id) {
   const auto is = [&](const auto& s) { return s->id == id; };
