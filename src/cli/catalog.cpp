@@ -2,6 +2,7 @@
 
 #include "ops/conv/conv.h"
 #include "ops/embedding/embedding.h"
+#include "ops/finite/finite.h"
 #include "ops/experts/experts.h"
 #include "ops/index/index.h"
 #include "ops/kda/kda.h"
@@ -49,6 +50,7 @@ void at(const Shape& s, DenseMla::Spec& o) { o = {s.x, s.x, DType::bf16, s.x, 64
 void at(const Shape& s, SparseMla::Spec& o) { o = {s.x, s.x, s.x, 64, 512}; }
 void at(const Shape& s, RmsNorm::Spec& o) { o = {s.x, s.x, 4096}; }
 void at(const Shape&, Router::Spec& o) { o = {288, 8, 1, 1, true, 2.5f}; }
+void at(const Shape&, Finite::Spec& o) { o = {DType::f32, 4 * 4096}; }
 void at(const Shape& s, SwiGlu::Spec& o) { o = {s.x, s.x, 12288, 10.0f}; }
 
 template <class O>
@@ -78,7 +80,7 @@ std::span<const OpEntry> entries() {
 
 std::span<const OpEntry> catalog() {
   return entries<Embedding, MhcPre, MhcPost, MhcHead, RmsNorm, LayerNorm, Linear, HeadLinear, Conv, KdaGate, Kda, GatedNorm, LatentWrite, IndexWrite,
-                 IndexQuery, IndexScore, IndexTopK, PoolExpand, SparseMla, DenseMla, Router, Experts, SwiGlu>();
+                 IndexQuery, IndexScore, IndexTopK, PoolExpand, SparseMla, DenseMla, Router, Experts, SwiGlu, Finite>();
 }
 
 }  // namespace winnow::cli

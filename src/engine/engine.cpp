@@ -47,6 +47,7 @@ struct Engine::Impl {
         inbox(std::make_shared<Inbox>()),
         loop({.forward = [&model, this](const models::Batch& b) { model.forward(b, store.views()); },
               .logits = [&model] { return model.logits(); },
+              .bad_rows = [&model] { return model.bad_rows(); },
               .folded_after = [&model](const models::SequenceRows& r) { return model.folded_after(r); },
               .vocab_size = limits.vocab_size},
              {.max_batched_tokens = o.max_batched_tokens,

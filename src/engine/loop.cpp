@@ -66,11 +66,17 @@ void Loop::step() {
   const std::span<const Chunk> chunks = scheduler_.plan();
   check(!chunks.empty(), "requests are left and no step is planned");
   step_.compute(chunks);
-  for (const Chunk& c : chunks) scheduler_.computed(c);
+  // Judged before any sequence leaves and before anything is kept for others.
+  for (size_t i = 0; i < chunks.size(); ++i)
+    if (step_.sound(static_cast<int64_t>(i))) scheduler_.computed(chunks[i]);
+    else chunks[i].sequence->unsound = true;
   int64_t row = 0;
   for (const Chunk& c : chunks) {
     if (!c.decode()) totals_.prompt_tokens += c.count;
-    if (c.samples()) deliver(*c.sequence, step_.logits(row++));
+    const bool samples = c.samples();
+    if (c.sequence->unsound) fail(*c.sequence, c);
+    else if (samples) deliver(*c.sequence, step_.logits(row));
+    row += samples;
   }
   ++totals_.steps;
 }
@@ -95,6 +101,16 @@ void Loop::deliver(Sequence& s, std::span<const float> logits) {
   }
   if (event.finish == FinishReason::none) s.outbox->push(std::move(event), timings_of(s, Clock::now()));
   else end(*scheduler_.remove(s.id), std::move(event));
+}
+
+void Loop::fail(Sequence& s, const Chunk& c) {
+  Event event;
+  event.sampled.token = -1;
+  event.finish = FinishReason::error;
+  event.error = c.count == 1
+                    ? fmt::format("the model's values for position {} are not finite", c.position.value)
+                    : fmt::format("the model's values for positions {} to {} are not finite", c.position.value, c.position.value + c.count - 1);
+  end(*scheduler_.remove(s.id), std::move(event));
 }
 
 void Loop::cancel(RequestId id) {

@@ -27,6 +27,7 @@ class Loop {
   void admit();
   void step();
   void deliver(Sequence& sequence, std::span<const float> logits);
+  void fail(Sequence& sequence, const Chunk& chunk);  // its rows are not finite
   void cancel(RequestId id);
   void end_all(FinishReason reason, const std::string& why);
   void end(const Sequence& sequence, Event event);

@@ -20,6 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int64_t kVocab = 50, kPage = 16;
+constexpr int32_t kBroken = 48;  // a row of this token comes out not finite
 constexpr int32_t kPoison = 49;  // a prompt that holds it gets logits that are no numbers
 
 // The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): every bit of the result depends on every bit given.
@@ -35,7 +36,7 @@ void toy_logits(std::span<const int32_t> tokens, std::span<float> out) {
   uint64_t h = 1;
   bool poisoned = false;
   for (int32_t t : tokens) h = mix(h, static_cast<uint64_t>(t)), poisoned |= t == kPoison;
-  for (int64_t v = 0; v < kVocab; ++v) out[static_cast<size_t>(v)] = v == kPoison ? -100.0f : noise(h, v);
+  for (int64_t v = 0; v < kVocab; ++v) out[static_cast<size_t>(v)] = v >= kBroken ? -100.0f : noise(h, v);
   if (poisoned) out[3] = std::numeric_limits<float>::quiet_NaN();
 }
 
@@ -46,6 +47,8 @@ class Toy {
   Runner runner() {
     return {.forward = [this](const models::Batch& b) { forward(b); },
             .logits = [this] { return ConstTensorView(reinterpret_cast<const std::byte*>(logits_.data()), DType::f32, {rows_, kVocab}); },
+            .bad_rows =
+                [this] { return ConstTensorView(reinterpret_cast<const std::byte*>(bad_.data()), DType::i32, {static_cast<int64_t>(bad_.size())}); },
             .folded_after = [](const models::SequenceRows& r) { return TokenPos((r.position.value + r.count - 1) / kKdaGroup * kKdaGroup); },
             .vocab_size = kVocab};
   }
@@ -58,6 +61,8 @@ class Toy {
     int64_t row = 0;
     size_t next_logit = 0;
     rows_ = static_cast<int64_t>(b.logit_rows.size());
+    bad_.clear();
+    for (int32_t t : b.tokens) bad_.push_back(t == kBroken);
     logits_.resize(static_cast<size_t>(rows_ * kVocab));
     for (const models::SequenceRows& s : b.sequences) {
       check(states.insert(s.state.value).second && s.first_row == row && s.count > 0, "toy: a bad batch");
@@ -84,6 +89,7 @@ class Toy {
   std::vector<int32_t> slots_;    // token in each slot
   std::vector<int64_t> lengths_;  // tokens that each state has seen
   std::vector<float> logits_;
+  std::vector<int32_t> bad_;  // by row of the last step
   int64_t rows_ = 0;
 };
 
@@ -180,7 +186,7 @@ Request request(std::vector<int32_t> prompt, int64_t max_tokens, float temperatu
 
 std::vector<int32_t> random_prompt(std::mt19937_64& random, int64_t longest) {
   std::vector<int32_t> p(1 + random() % static_cast<uint64_t>(longest));
-  for (int32_t& t : p) t = static_cast<int32_t>(random() % (kVocab - 1));
+  for (int32_t& t : p) t = static_cast<int32_t>(random() % kBroken);
   return p;
 }
 
@@ -341,6 +347,30 @@ TEST(Loop, NonFiniteLogitsEndTheirRequestOnly) {
   EXPECT_EQ(read(other).tokens, expected(good));
   EXPECT_TRUE(healthy(served.inbox(), 5s));
   served.expect_all_free();
+}
+
+// Rows that are not finite end their request, and nobody begins with what they wrote; what earlier steps wrote is sound.
+TEST(Loop, RowsThatAreNotFiniteReachNobody) {
+  SchedulerOptions o{.max_batched_tokens = 4 * kPage, .max_sequences = 4, .chunk_grid = kPage};
+  o.reuse = Reuse::computed;
+  Served served(o);
+  const Request good = request({4, 5, 6}, 12);
+  Stream other = served.submit(good);
+  std::vector<int32_t> prompt(6 * kPage, 7);
+  prompt[5 * kPage + 3] = kBroken;
+  for (int turn = 0; turn < 2; ++turn) {
+    Stream s = served.submit(request(prompt, 4));
+    const Answer a = read(s);
+    EXPECT_EQ(a.finish, FinishReason::error);
+    EXPECT_NE(a.error.find("are not finite"), std::string::npos) << a.error;
+    EXPECT_TRUE(a.tokens.empty());
+  }
+  EXPECT_EQ(read(other).tokens, expected(good));
+  std::vector<int32_t> longer = prompt;
+  longer.push_back(9);
+  Stream s = served.submit(request(longer, 4));
+  read(s);
+  EXPECT_LE(s.timings().cached_tokens, 5 * kPage) << "a page with a row that is not finite was kept";
 }
 
 TEST(Loop, LogitsComeWithTheirToken) {

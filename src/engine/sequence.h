@@ -44,6 +44,7 @@ struct Sequence {
   int64_t generated_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
   int64_t worst_case_tokens() const { return prompt_tokens + request.max_tokens; }
   int64_t worst_case_pages(int64_t page_tokens) const { return pages_for(worst_case_tokens(), page_tokens); }
+  bool unsound = false;  // rows of its last step are not finite
   bool prefilling() const { return num_computed_tokens < prompt_tokens; }
 };
 

@@ -1,5 +1,7 @@
 #include "engine/step.h"
 
+#include <algorithm>
+
 namespace winnow::engine {
 
 Step::Step(Runner runner, int64_t max_rows, int64_t max_sequences) : runner_(std::move(runner)), max_rows_(static_cast<size_t>(max_rows)) {
@@ -36,6 +38,15 @@ void Step::compute(std::span<const Chunk> chunks) {
     s.num_computed_tokens += chunks[i].count;
     s.folded = runner_.folded_after(sequences_[i]);
   }
+}
+
+bool Step::sound(int64_t i) const {
+  if (!runner_.bad_rows) return true;
+  const models::SequenceRows& s = sequences_[static_cast<size_t>(i)];
+  const ConstTensorView bad = runner_.bad_rows();
+  check(bad.rank == 1 && s.first_row + s.count <= bad.shape[0], "the model says nothing of some rows");
+  const int32_t* first = bad.as<int32_t>() + s.first_row;
+  return std::find(first, first + s.count, 1) == first + s.count;
 }
 
 std::span<const float> Step::logits(int64_t i) const {

@@ -16,7 +16,8 @@ namespace winnow::engine {
 // What a step needs of a model, so that the loop can be tested without one.
 struct Runner {
   std::function<void(const models::Batch&)> forward;
-  std::function<ConstTensorView()> logits;  // [logit rows of the last forward, vocab] f32
+  std::function<ConstTensorView()> logits;    // [logit rows of the last forward, vocab] f32
+  std::function<ConstTensorView()> bad_rows;  // [rows of the last forward] i32, 1: its values are not finite; may be empty
   std::function<TokenPos(const models::SequenceRows&)> folded_after;
   int64_t vocab_size = 0;
 };
@@ -27,6 +28,8 @@ class Step {
 
   // Runs the model on the chunks and marks their tokens as computed. Throws what the model throws.
   void compute(std::span<const Chunk> chunks);
+  // Whether every row of the i-th chunk of the last compute() came out finite. If not, what it wrote must reach nobody.
+  bool sound(int64_t i) const;
   // The raw logits of the i-th chunk of the last compute() that samples.
   std::span<const float> logits(int64_t i) const;
   // The next token of a sequence. Stop tokens are masked as long as it is shorter than min_tokens.

@@ -108,6 +108,7 @@ struct Glm5Next::Impl {
     const IndexKeys keys = index_keys();
     k.mhc_post = choose<MhcPost>({wide, wide, streams, hidden});
     k.mhc_head = choose<MhcHead>({wide, act, streams, hidden});
+    k.finite = choose<Finite>({wide, streams * hidden});
     if (c.kda_layers()) {
       k.conv = choose<Conv>({wide, wide, 3 * kda_width(), c.conv_taps});
       k.kda_gate = choose<KdaGate>({wide, c.kda_heads, c.kda_head_dim, c.kda_head_dim});
@@ -372,6 +373,7 @@ struct Glm5Next::Impl {
     b.comb = s.take(DType::f32, {t, n, n});
     b.selected = s.take(DType::i32, {t, k.expand.spec().width()});
     b.count = s.take(DType::i32, {t});
+    b.bad = s.take(DType::i32, {t});
     b.logit_rows = s.take(DType::i32, {l});
     b.head_h = s.take(act, {l, c.hidden_size});
     b.logits = s.take(DType::f32, {l, c.vocab_size});
@@ -611,6 +613,7 @@ struct Glm5Next::Impl {
       mix(q);
     }
     if (probe && probe->hidden) probe->hidden(LayerIndex(static_cast<int64_t>(w.layers.size())), live(b.x));
+    k.finite(q, {.bad = live(b.bad), .x = live(b.x).reshaped({rows_live, config.hc_streams * config.hidden_size})});
     head(q, batch.logit_rows);
   }
 
@@ -648,6 +651,7 @@ const Options& Glm5Next::options() const { return impl_->options; }
 const KvSpec& Glm5Next::kv_spec() const { return impl_->kv_spec; }
 void Glm5Next::forward(const Batch& batch, const KvViews& kv, const Probe* probe) { impl_->forward(batch, kv, probe); }
 ConstTensorView Glm5Next::logits() const { return impl_->b.logits; }
+ConstTensorView Glm5Next::bad_rows() const { return impl_->live(impl_->b.bad); }
 int64_t Glm5Next::weight_bytes_per_token() const { return impl_->bytes_per_token; }
 
 TokenPos Glm5Next::folded_after(const SequenceRows& rows) const {

@@ -68,7 +68,8 @@ class Glm5Next {
   const Options& options() const;
   const KvSpec& kv_spec() const;
   void forward(const Batch& batch, const KvViews& kv, const Probe* probe = nullptr);
-  ConstTensorView logits() const;  // [logit_rows of the last step, vocab] f32
+  ConstTensorView logits() const;    // [logit_rows of the last step, vocab] f32
+  ConstTensorView bad_rows() const;  // [rows of the last step] i32: 1 where a residual stream is NaN or infinite behind the last layer
   // What S of a sequence holds after a step (SequenceRows::folded of its next one).
   TokenPos folded_after(const SequenceRows& rows) const;
   struct OpChoice {

@@ -10,6 +10,7 @@
 #include "models/workspace.h"
 #include "ops/conv/conv.h"
 #include "ops/embedding/embedding.h"
+#include "ops/finite/finite.h"
 #include "ops/experts/experts.h"
 #include "ops/index/index.h"
 #include "ops/kda/kda.h"
@@ -124,12 +125,14 @@ struct Kernels {
   Op<SparseMla> attend;
   Op<Router> router;
   Op<SwiGlu> dense_act, shared_act;
+  Op<Finite> finite;
 };
 
 // A step's activations, for the largest step; a step of T tokens uses the first T rows. A: what products read, f32 in profile
 // exact and bf16 in fast; what products leave is f32.
 struct Buffers {
   TensorView ids;                                                                             // [T] i32
+  TensorView bad;                                                                             // [rows] i32
   TensorView first_row, sequence, position, slot, page_table, state, source, folded, decode;  // ops/rows.h
   TensorView x;                                                                               // [T, S, D] f32: residual streams
   TensorView h, y;                                                                            // [T, D] A into a sublayer, f32 out of it
