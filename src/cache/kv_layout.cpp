@@ -6,9 +6,8 @@
 namespace winnow::cache {
 namespace {
 
-constexpr int64_t kMostSnapshots = 256;  // in the pools' default size
-
-constexpr int64_t kLine = 64;  // bytes; where parts of a page start, and a multiple of every element's size
+constexpr int64_t kMostSnapshots = 256;  // that sizes_for plans
+constexpr int64_t kLine = 64;            // bytes; where parts of a page start, and a multiple of every element's size
 
 int64_t aligned(int64_t bytes) { return sum({bytes, kLine - 1}) / kLine * kLine; }
 

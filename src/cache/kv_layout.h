@@ -41,8 +41,8 @@ struct KvSizes {
   int64_t pages = 0, states = 0;
 };
 
-// States for `sequences` running at once, up to a quarter of the rest for more of them to be kept, and as many pages as the rest of the budget holds,
-// up to full contexts of all of them. Throws Error with the numbers if not even one page is left.
+// States for `sequences` running at once, more of them to be kept for up to a quarter of the rest, and as many pages as the
+// budget then holds, up to full contexts of all sequences. Throws Error with the numbers if not even one page is left.
 KvSizes sizes_for(const KvLayout& layout, int64_t sequences, int64_t max_context, int64_t budget_bytes);
 
 // Products and sums of sizes, which throw Error instead of wrapping round.

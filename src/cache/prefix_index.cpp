@@ -6,15 +6,6 @@
 
 namespace winnow::cache {
 
-std::string_view name_of(Cut c) {
-  switch (c) {
-    case Cut::none: return "none";
-    case Cut::no_page: return "no_page";
-    case Cut::no_snapshot: return "no_snapshot";
-  }
-  return "?";
-}
-
 PrefixIndex::PrefixIndex(PagePool& pages, StatePool& states, int64_t page_tokens) : pages_(pages), states_(states), page_tokens_(page_tokens) {
   check(page_tokens > 0, "a page holds no token");
   nodes_.emplace_back();

@@ -7,9 +7,9 @@
 // a record of its own (ops/rows.h, source). Two prompts that part in the middle leave no snapshot where they part; the
 // second is told so (Match::shared) and hands one over there, so that the third begins there.
 //
-// Eviction. Pages from which no snapshot can be reached serve nobody and go first, the deepest first. Then snapshots go, the
-// one first that is cheapest to compute again for its age: its distance to the snapshot before it over the number of
-// lookups since it was last of use. Records that a running sequence holds too are not counted as gained.
+// Eviction. Pages from which no snapshot can be reached serve nobody and go first, from the ends of paths, the one used longest
+// ago first. Then snapshots go, the one first that is cheapest to compute again for its age: its distance to the snapshot
+// before it over the number of lookups since it was last of use. Records that a running sequence holds too are not gained.
 //
 // Keys. A node's key chains the hashes of its path, beginning with the salt; tokens and parent are compared on every hit, so
 // equal keys of different prefixes cost time, not correctness.
@@ -19,7 +19,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -33,7 +32,6 @@ enum class Cut : uint8_t {
   no_page,      // the next page was never computed, or not with these tokens and this salt
   no_snapshot,  // pages go on, but no state was kept at their ends
 };
-std::string_view name_of(Cut c);
 
 struct Match {
   std::vector<PageId> pages;  // of the prefix, one reference on each for the caller

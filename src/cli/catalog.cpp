@@ -2,8 +2,8 @@
 
 #include "ops/conv/conv.h"
 #include "ops/embedding/embedding.h"
-#include "ops/finite/finite.h"
 #include "ops/experts/experts.h"
+#include "ops/finite/finite.h"
 #include "ops/index/index.h"
 #include "ops/kda/kda.h"
 #include "ops/latent_write/latent_write.h"

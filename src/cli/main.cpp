@@ -102,6 +102,7 @@ int run(int argc, char** argv) {
     return say(no_verb(words.front()), Failure::usage);
   }
   if (!chosen.front()->remaining().empty()) return say(unexpected(*chosen.front()), Failure::usage);
+  // An empty value is a variable of a script that was not set, and must not mean the default; an empty message is one.
   for (const CLI::Option* o : chosen.front()->get_options())
     if (o->count() > 0 && !o->check_lname("prompt") && std::ranges::find(o->results(), "") != o->results().end())
       return say(fmt::format("{}: {} is empty; leave it out or give it a value", chosen.front()->get_name(), o->get_name()), Failure::usage);

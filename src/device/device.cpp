@@ -63,13 +63,13 @@ void Device::expect_host_memory(std::string_view wish) const {
   if (!caps().host_memory) throw error("{}: {} cannot read memory of the host in place", wish, description());
 }
 
-void Device::account(std::string_view what, int64_t bytes) {
+void Device::account(std::string_view what, int64_t bytes, bool in_place) {
   for (PlanLine& line : plan_)
     if (line.what == what) {
       line.bytes += bytes;
       return;
     }
-  plan_.push_back({std::string(what), bytes});
+  plan_.push_back({std::string(what), bytes, in_place});
 }
 
 }  // namespace winnow::device

@@ -102,6 +102,7 @@ using ForcedKernels = std::map<std::string, std::string, std::less<>>;
 struct PlanLine {
   std::string what;
   int64_t bytes = 0;
+  bool in_place = false;  // not from allocate(): kernels read it where it lies
 };
 
 class Device {
@@ -113,16 +114,16 @@ class Device {
   virtual Buffer allocate(std::string_view what, int64_t bytes) = 0;
   virtual Queue& queue() = 0;
   virtual void pin_caller() = 0;  // bind the calling thread to the device's first processor, where that means something
-  // Lists memory that is not from allocate() and that kernels read where it lies (caps().host_memory).
-  // Throws Error that begins with `wish` if kernels cannot.
+  // Throws Error that begins with `wish` if kernels cannot read memory that is not from allocate() (caps().host_memory).
   void expect_host_memory(std::string_view wish) const;
-  void list_in_place(std::string_view what, int64_t bytes) { account(what, bytes); }
+  // Puts such memory into the plan.
+  void list_in_place(std::string_view what, int64_t bytes) { account(what, bytes, true); }
 
   const std::vector<PlanLine>& plan() const { return plan_; }  // what was allocated or is read in place, in order, lines of one name added up
   ForcedKernels forced;                                        // set before the model is built
 
  protected:
-  void account(std::string_view what, int64_t bytes);
+  void account(std::string_view what, int64_t bytes, bool in_place = false);
 
  private:
   std::vector<PlanLine> plan_;

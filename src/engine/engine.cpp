@@ -23,11 +23,12 @@ void check_options(const EngineOptions& o, const models::Options& m) {
     throw error("chunk_grid is {}; profile {} needs a multiple of {}", o.chunk_grid, models::name_of(m.profile), kChunkGrid);
 }
 
-// Half of what the device has left. Mapped weights may be more than that: the page cache gives way.
+// Half of what the device has left. Mapped weights may be more than all of it, since the page cache gives way: they leave an
+// eighth.
 int64_t default_budget(const device::Device& device) {
-  int64_t planned = 0;
-  for (const device::PlanLine& line : device.plan()) planned += line.bytes;
-  return std::max(device.caps().free_bytes - planned, device.caps().free_bytes / 8) / 2;
+  int64_t left = device.caps().free_bytes, in_place = 0;
+  for (const device::PlanLine& line : device.plan()) (line.in_place ? in_place : left) += line.in_place ? line.bytes : -line.bytes;
+  return std::max(left - in_place, left / 8) / 2;
 }
 
 cache::KvSizes sizes_of(const cache::KvLayout& layout, const EngineOptions& o, const device::Device& device) {

@@ -22,7 +22,7 @@ struct EngineOptions {
   int64_t max_sequences = 16;        // running at once
   int64_t max_context = 32768;       // prompt and output of one request
   int64_t kv_bytes = 0;              // budget of pages and states; 0: enough for max_sequences full contexts, at most half of free memory
-  int64_t kv_pages = 0;              // at most so many; 0: as the budget says
+  int64_t kv_pages = 0;              // at most so many, for tests of pools that run short; 0: as the budget says
   Reuse reuse = Reuse::computed;
   int64_t chunk_grid = kChunkGrid;  // where prefill chunks may end; no multiple of kChunkGrid only in profile exact, for tests
 };

@@ -28,7 +28,7 @@ bool PrefixReuse::admit(Sequence& s) {
   cache::Match m;
   if (what_ != Reuse::none) m = index_.match(s.tokens, s.request.cache_salt);
   const int64_t wanted = s.worst_case_pages(page_tokens_) - static_cast<int64_t>(m.pages.size());
-  const bool possible = pages_.free() + index_.reclaimable_pages() >= wanted;
+  const bool possible = pages_.free() >= wanted || pages_.free() + index_.reclaimable_pages() >= wanted;
   taken_.clear();
   if (!possible || !index_.free_states(1) || !index_.free_pages(wanted) || !states_.take(1, &taken_)) {
     pages_.release(m.pages);
@@ -43,7 +43,6 @@ bool PrefixReuse::admit(Sequence& s) {
   s.num_computed_tokens = s.cached_tokens = m.tokens;
   s.indexed_pages = static_cast<int64_t>(m.pages.size());
   s.parts_at = m.shared > m.tokens ? m.shared : -1;
-  s.cut = m.cut;
   return true;
 }
 

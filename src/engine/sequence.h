@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/units.h"
-#include "cache/prefix_index.h"
 #include "engine/request.h"
 
 namespace winnow::engine {
@@ -27,11 +26,10 @@ struct Sequence {
   StateId state;
   StateId source{-1};  // the record that the next step reads, if not `state`; with a reference of its own
   // While running (reuse.h): the state at the last page end behind its prompt, with a reference; tokens it began with, pages that
-  // the index knows, where its prompt parts from kept ones (-1: nowhere), and what cut the match.
+  // the index knows, and where its prompt parts from kept ones (-1: nowhere).
   StateId page_end{-1};
   TokenPos page_end_folded;
   int64_t page_end_tokens = 0, cached_tokens = 0, indexed_pages = 0, parts_at = -1;
-  cache::Cut cut = cache::Cut::no_page;
 
   std::shared_ptr<Outbox> outbox;
   Clock::time_point submitted{}, admitted{}, first_token{};

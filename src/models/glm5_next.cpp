@@ -19,10 +19,14 @@ Result<Profile> parse_profile(std::string_view name) {
   return Error(fmt::format("unknown profile '{}' (known: exact, fast)", name), Failure::usage);
 }
 
+namespace {
+
 Options with_pages(Options o, const weights::Config& c) {
   if (o.page_tokens == 0) o.page_tokens = std::lcm(kChunkGrid, std::max<int64_t>(c.index_kpool, 1));
   return o;
 }
+
+}  // namespace
 
 struct Glm5Next::Impl {
   device::Device& device;

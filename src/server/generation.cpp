@@ -37,8 +37,7 @@ std::variant<std::vector<Tokens>, Refusal> encode(const Request& r, const Servic
   }
   if (!s.chat_template) return Refusal{.message = "messages: this model has no chat template; use /v1/completions", .param = "messages", .code = {}};
   const Result<std::vector<text::Piece>> pieces = s.chat_template->render(r.context);
-  if (!pieces)
-    return Refusal{.message = fmt::format("messages: the chat template refuses them: {}", pieces.error().what()), .param = "messages", .code = {}};
+  if (!pieces) return Refusal{.message = fmt::format("messages: {}", pieces.error().what()), .param = "messages", .code = {}};
   size_t bytes = 0;
   for (const text::Piece& p : *pieces) bytes += p.text.size();
   if (auto refusal = too_long("messages", bytes, s)) return std::move(*refusal);

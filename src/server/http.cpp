@@ -70,7 +70,7 @@ struct Connection {
   std::shared_ptr<Bell> bell;
   bool busy = false;    // with a request
   bool unread = false;  // the client may still be sending what was refused
-  size_t body = 0;      // bytes of its request that count among State::bodies
+  size_t body = 0;      // bytes of its request that have come and count among State::bodies
 };
 
 std::string random_id() {
@@ -225,19 +225,18 @@ asio::awaitable<bool> Server::State::read(Connection& c, HttpRequest* request) {
   c.busy = !bad;
   bool full = false;
   if (!bad && !parser.is_done()) {
-    const auto length = parser.content_length();
-    c.body = length ? std::min<size_t>(*length, options.limits.body_bytes) : options.limits.body_bytes;
-    bodies += c.body;
-    full = bodies > options.limits.bodies_bytes;
-  }
-  if (!bad && !full && !parser.is_done()) {
     c.stream.expires_after(options.limits.body_timeout);
     if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
       http::response<http::empty_body> go_on(http::status::continue_, parser.get().version());
       co_await http::async_write(c.stream, go_on, kResult);
     }
-    auto [bad_body, body_bytes] = co_await http::async_read(c.stream, c.buffer, parser, kResult);
-    bad = bad_body;
+    while (!bad && !full && !parser.is_done()) {
+      auto [bad_part, part_bytes] = co_await http::async_read_some(c.stream, c.buffer, parser, kResult);
+      bad = bad_part;
+      bodies += parser.get().body().size() - c.body;
+      c.body = parser.get().body().size();
+      full = bodies > options.limits.bodies_bytes;
+    }
   }
   c.stream.expires_never();
   if (!bad && !full) {

@@ -1,6 +1,6 @@
 // The HTTP server. One I/O thread (the caller of run()) owns all sockets; a few others do what may take long: parsing and
-// tokenising a request. A connection is a coroutine that reads a request, answers it and
-// reads the next. A generation wakes its connection's coroutine from the engine's thread; nothing else crosses threads.
+// tokenising a request. A connection is a coroutine that reads a request, answers it and reads the next. A generation wakes
+// its connection's coroutine from the engine's thread; nothing else crosses threads.
 //
 // Backpressure: a connection has one request at a time, a request has a bounded number of choices and tokens, and a client
 // that does not take its events within the write timeout is gone. A client that closes its side, even only the sending

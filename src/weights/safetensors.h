@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/file.h"
 #include "base/view.h"
 #include "device/device.h"
-#include "base/file.h"
 
 namespace winnow::weights {
 
