@@ -77,22 +77,29 @@ KvLayout::KvLayout(const KvSpec& s, int64_t tokens) : page_tokens(tokens) {
                     product({s.attention_layers, layer_pool_bytes})});
 }
 
-KvSizes sizes_for(const KvLayout& layout, int64_t sequences, int64_t max_context, int64_t budget_bytes) {
+KvSizes sizes_for(const KvLayout& layout, int64_t sequences, int64_t max_context, const KvBudget& budget) {
   constexpr double kGb = 1e-9;
-  const int64_t one = sum({layout.state_bytes, layout.ring_bytes});
+  const int64_t one = layout.record_bytes();
   const int64_t state_bytes = product({sequences, one});
   const int64_t wanted = product({sequences, pages_for(max_context, layout.page_tokens)});
-  const int64_t left = budget_bytes - state_bytes;
+  const int64_t left = budget.device_bytes - state_bytes;
   // Behind the running sequences' own records come one more for each, at its last page end, and snapshots for later prompts.
-  const int64_t more = one > 0 ? std::clamp<int64_t>(left / 4 / one, 0, sequences + kMostSnapshots) : sequences + kMostSnapshots;
+  const int64_t kept_bytes = budget.snapshot_bytes >= 0 ? std::min(budget.snapshot_bytes, left) : left / 4;
+  const int64_t most = sequences + (budget.snapshot_bytes >= 0 ? kept_bytes / std::max<int64_t>(one, 1) : kMostSnapshots);
+  const int64_t more = one > 0 ? std::clamp<int64_t>(kept_bytes / one, 0, most) : most;
   const int64_t rest = left - more * one;
   const int64_t pages = layout.page_bytes > 0 ? std::min(wanted, rest / layout.page_bytes) : wanted;
   if (left < 0 || pages < 1)
     throw error(
         "the KV cache may take {:.3f} GB, but the states of {} sequences take {:.3f} GB and one page {:.6f} GB; "
         "lower the number of sequences or give the cache more memory",
-        static_cast<double>(budget_bytes) * kGb, sequences, static_cast<double>(state_bytes) * kGb, static_cast<double>(layout.page_bytes) * kGb);
-  return {.pages = pages, .states = sequences + more};
+        static_cast<double>(budget.device_bytes) * kGb, sequences, static_cast<double>(state_bytes) * kGb,
+        static_cast<double>(layout.page_bytes) * kGb);
+  KvSizes sizes{.pages = pages, .states = sequences + more};
+  if (budget.host_bytes < one + layout.page_bytes) return sizes;
+  sizes.host_states = one > 0 ? std::max<int64_t>(budget.host_bytes / 4 / one, 1) : sizes.states;
+  sizes.host_pages = layout.page_bytes > 0 ? (budget.host_bytes - sizes.host_states * one) / layout.page_bytes : sizes.pages;
+  return sizes;
 }
 
 }  // namespace winnow::cache

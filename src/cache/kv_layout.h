@@ -32,6 +32,7 @@ struct KvLayout {
 
   // Of one state record: S of all KDA layers; the rings of all layers.
   int64_t state_bytes = 0, ring_bytes = 0;
+  int64_t record_bytes() const { return state_bytes + ring_bytes; }
   // Of one state record and one layer.
   int64_t layer_state_bytes = 0, layer_k_bytes = 0, layer_u_bytes = 0, layer_conv_bytes = 0, layer_pool_bytes = 0;
 };
@@ -39,11 +40,19 @@ struct KvLayout {
 // How many records are kept.
 struct KvSizes {
   int64_t pages = 0, states = 0;
+  int64_t host_pages = 0, host_states = 0;  // outside the device (host_store.h)
 };
 
-// States for `sequences` running at once, more of them to be kept for up to a quarter of the rest, and as many pages as the
-// budget then holds, up to full contexts of all sequences. Throws Error with the numbers if not even one page is left.
-KvSizes sizes_for(const KvLayout& layout, int64_t sequences, int64_t max_context, int64_t budget_bytes);
+struct KvBudget {
+  int64_t device_bytes = 0;
+  int64_t snapshot_bytes = -1;  // of states that are kept beyond those of running sequences; -1: a quarter of what the budget leaves
+  int64_t host_bytes = 0;
+};
+
+// States for `sequences` running at once, more of them to be kept, and as many pages as the budget then holds, up to full
+// contexts of all sequences. Of the host's memory a quarter goes to states, at least one, or none of it is used.
+// Throws Error with the numbers if not even one page is left.
+KvSizes sizes_for(const KvLayout& layout, int64_t sequences, int64_t max_context, const KvBudget& budget);
 
 // Products and sums of sizes, which throw Error instead of wrapping round.
 int64_t product(std::initializer_list<int64_t> factors);

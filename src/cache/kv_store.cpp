@@ -1,5 +1,7 @@
 #include "cache/kv_store.h"
 
+#include <algorithm>
+
 namespace winnow::cache {
 namespace {
 
@@ -30,7 +32,8 @@ class Cutter {
 
 }  // namespace
 
-KvStore::KvStore(device::Device& device, const KvSpec& s, const KvLayout& l, const KvSizes& sizes) : sizes_(sizes) {
+KvStore::KvStore(device::Device& device, const KvSpec& s, const KvLayout& l, const KvSizes& sizes)
+    : sizes_(sizes), page_bytes_(l.page_bytes), state_bytes_(l.state_bytes + l.ring_bytes) {
   pages_ = device.allocate("pages", product({sizes.pages, l.page_bytes}));
   states_ = device.allocate("states", product({sizes.states, l.state_bytes}));
   rings_ = device.allocate("rings", product({sizes.states, l.ring_bytes}));
@@ -56,6 +59,41 @@ KvStore::KvStore(device::Device& device, const KvSpec& s, const KvLayout& l, con
   // Last, because its elements may be smaller than those before.
   for (int64_t layer = 0; layer < s.kda_layers; ++layer) views_.conv_ring.push_back(ring(s.conv_type, {n, l.conv_rows, s.conv_channels}));
   check(state.done() && ring.done(), "the views of the KV store do not use all of its memory");
+}
+
+std::span<std::byte> KvStore::place(PageId page) const {
+  check(page.value >= 0 && page.value < sizes_.pages, "a page out of range");
+  return {pages_.data() + page.value * page_bytes_, static_cast<size_t>(page_bytes_)};
+}
+
+// f(bytes of one view's record) in a fixed order.
+template <class F>
+void KvStore::each_part(StateId state, F&& f) const {
+  check(state.value >= 0 && state.value < sizes_.states, "a state out of range");
+  for (const std::vector<TensorView>* kind : {&views_.state, &views_.ring_k, &views_.ring_u, &views_.ring_g, &views_.pool_ring, &views_.conv_ring})
+    for (const TensorView& v : *kind) {
+      const int64_t bytes = v.bytes() / sizes_.states;
+      f(std::span(v.data + state.value * bytes, static_cast<size_t>(bytes)));
+    }
+}
+
+void KvStore::read(PageId page, std::span<std::byte> to) const { std::ranges::copy(place(page), to.begin()); }
+void KvStore::write(PageId page, std::span<const std::byte> from) { std::ranges::copy(from, place(page).begin()); }
+
+void KvStore::read(StateId state, std::span<std::byte> to) const {
+  check(static_cast<int64_t>(to.size()) == state_bytes_, "bytes of another size than a state record");
+  each_part(state, [&](std::span<std::byte> part) {
+    std::ranges::copy(part, to.begin());
+    to = to.subspan(part.size());
+  });
+}
+
+void KvStore::write(StateId state, std::span<const std::byte> from) {
+  check(static_cast<int64_t>(from.size()) == state_bytes_, "bytes of another size than a state record");
+  each_part(state, [&](std::span<std::byte> part) {
+    std::ranges::copy(from.first(part.size()), part.begin());
+    from = from.subspan(part.size());
+  });
 }
 
 }  // namespace winnow::cache

@@ -2,6 +2,8 @@
 // In the device's plan it is the lines "pages", "states" and "rings".
 #pragma once
 
+#include <span>
+
 #include "cache/kv_layout.h"
 #include "device/device.h"
 
@@ -12,10 +14,22 @@ class KvStore {
   // Throws Error when it does not fit.
   KvStore(device::Device& device, const KvSpec& spec, const KvLayout& layout, const KvSizes& sizes);
   const KvViews& views() const { return views_; }
+  // Whole records as bytes: a page as it lies, a state record layer by layer. Complete when they return.
+  int64_t page_bytes() const { return page_bytes_; }
+  int64_t state_bytes() const { return state_bytes_; }
+  void read(PageId page, std::span<std::byte> to) const;
+  void write(PageId page, std::span<const std::byte> from);
+  void read(StateId state, std::span<std::byte> to) const;
+  void write(StateId state, std::span<const std::byte> from);
   const KvSizes& sizes() const { return sizes_; }
 
  private:
+  std::span<std::byte> place(PageId page) const;
+  template <class F>
+  void each_part(StateId state, F&& f) const;
+
   KvSizes sizes_;
+  int64_t page_bytes_ = 0, state_bytes_ = 0;
   device::Buffer pages_, states_, rings_;
   KvViews views_;
 };

@@ -84,19 +84,19 @@ TEST(KvLayout, SizesThatDoNotFit64BitsAreRefused) {
   s.kda_layers = int64_t{1} << 50;
   EXPECT_THROW(KvLayout(s, 64), Error);
   const KvLayout l(published(), 64);
-  EXPECT_THROW(sizes_for(l, int64_t{1} << 60, 64, kMost), Error);
+  EXPECT_THROW(sizes_for(l, int64_t{1} << 60, 64, {.device_bytes = kMost}), Error);
 }
 
 TEST(KvLayout, ABudgetHoldsStatesFirstAndThenPages) {
   const KvLayout l(published(), 64);
   const int64_t one = l.state_bytes + l.ring_bytes;
-  EXPECT_EQ(sizes_for(l, 2, 1000, 2 * one + 5 * l.page_bytes + 1).pages, 5);
-  EXPECT_EQ(sizes_for(l, 2, 1000, 1'000'000'000'000).pages, 2 * 16);        // no more than they can use
-  EXPECT_EQ(sizes_for(l, 2, 1000, 1'000'000'000'000).states, 2 + 2 + 256);  // and no more than are worth it
-  EXPECT_EQ(sizes_for(l, 2, 1000, 2 * one + 12 * one).states, 2 + 3);       // a quarter of the rest
-  const std::string none = message_of([&] { sizes_for(l, 2, 1000, 2 * one + l.page_bytes - 1); });
+  EXPECT_EQ(sizes_for(l, 2, 1000, {.device_bytes = 2 * one + 5 * l.page_bytes + 1}).pages, 5);
+  EXPECT_EQ(sizes_for(l, 2, 1000, {.device_bytes = 1'000'000'000'000}).pages, 2 * 16);        // no more than they can use
+  EXPECT_EQ(sizes_for(l, 2, 1000, {.device_bytes = 1'000'000'000'000}).states, 2 + 2 + 256);  // and no more than are worth it
+  EXPECT_EQ(sizes_for(l, 2, 1000, {.device_bytes = 2 * one + 12 * one}).states, 2 + 3);       // a quarter of the rest
+  const std::string none = message_of([&] { sizes_for(l, 2, 1000, {.device_bytes = 2 * one + l.page_bytes - 1}); });
   EXPECT_NE(none.find("the states of 2 sequences take 0.372 GB"), std::string::npos) << none;
-  EXPECT_NE(message_of([&] { sizes_for(l, 2, 1000, one); }), "no error");
+  EXPECT_NE(message_of([&] { sizes_for(l, 2, 1000, {.device_bytes = one}); }), "no error");
 }
 
 // Fills every element of a view with a byte pattern after checking that nobody else has written there.
@@ -173,7 +173,7 @@ TEST(KvStore, AModelWithoutAttentionLayersNeedsNoPageMemory) {
   spec.attention_layers = 0;
   const KvLayout layout(spec, 64);
   EXPECT_EQ(layout.page_bytes, 0);
-  const KvSizes sizes = sizes_for(layout, 2, 130, int64_t{1} << 30);
+  const KvSizes sizes = sizes_for(layout, 2, 130, {.device_bytes = int64_t{1} << 30});
   EXPECT_EQ(sizes.pages, 6);  // they still count tokens
   const KvStore store(*device, spec, layout, sizes);
   EXPECT_TRUE(store.views().latent.empty());

@@ -72,7 +72,7 @@ TEST(PrefixIndex, TellsWhatCutTheMatch) {
   EXPECT_EQ(m.tokens, 8);
   EXPECT_EQ(m.shared, 8);
   EXPECT_EQ(m.cut, Cut::no_page);
-  EXPECT_EQ(w.match(counting(12)).cut, Cut::none);
+  EXPECT_EQ(w.match(counting(12)).cut, Cut::whole);
   EXPECT_EQ(w.match(counting(40, 5)).cut, Cut::no_page);
 }
 

@@ -20,6 +20,7 @@ namespace winnow::cache {
 template <class Id>
 class RecordPool {
  public:
+  using Record = Id;
   explicit RecordPool(int64_t records) : references_(static_cast<size_t>(records), 0) {
     free_.reserve(static_cast<size_t>(records));
     for (int64_t id = records - 1; id >= 0; --id) free_.push_back(Id(id));

@@ -1,7 +1,10 @@
 #include "engine/engine.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <thread>
 
 #include "cache/kv_store.h"
@@ -31,36 +34,98 @@ int64_t default_budget(const device::Device& device) {
   return std::max(left - in_place, left / 8) / 2;
 }
 
-cache::KvSizes sizes_of(const cache::KvLayout& layout, const EngineOptions& o, const device::Device& device) {
-  cache::KvSizes sizes = cache::sizes_for(layout, o.max_sequences, o.max_context, o.kv_bytes > 0 ? o.kv_bytes : default_budget(device));
-  if (o.kv_pages > 0) sizes.pages = std::min(sizes.pages, o.kv_pages);
-  return sizes;
+int64_t budget_of(const EngineOptions& o, const device::Device& device) {
+  if (o.memory_bytes <= 0) return default_budget(device);
+  int64_t left = o.memory_bytes;
+  for (const device::PlanLine& line : device.plan()) left -= line.bytes;
+  if (left <= 0)
+    throw error("memory: {:.3f} GB are given, and weights and workspaces take {:.3f} GB of them; give more",
+                static_cast<double>(o.memory_bytes) * 1e-9, static_cast<double>(o.memory_bytes - left) * 1e-9);
+  return left;
+}
+
+cache::PrefixKey hash_of(std::string_view text) {
+  const XXH128_hash_t h = XXH3_128bits(text.data(), text.size());
+  return {h.high64, h.low64};
+}
+
+// All that must be equal for a record to mean the same bits.
+std::string identity_of(const models::Glm5Next& model, const cache::KvLayout& layout, const EngineOptions& o) {
+  const KvSpec& s = model.kv_spec();
+  std::string text = fmt::format("{}|{}|{}|{} {} {} {}|{} {} {} {} {} {} {}|", o.model_identity, models::name_of(model.options().profile),
+                                 model.options().profile == models::Profile::fast ? name_of(o.reuse) : "", layout.page_tokens, layout.page_bytes,
+                                 layout.state_bytes, layout.ring_bytes, name_of(s.latent_type), s.latent_dim, static_cast<int>(s.index_keys),
+                                 s.index_dim, s.kpool, name_of(s.conv_type), s.depth);
+  for (const auto& [op, kernel] : model.kernels()) text += fmt::format("{}={} ", op, kernel);
+  return text;
 }
 
 }  // namespace
 
+cache::KvSizes plan_kv(const cache::KvLayout& layout, const EngineOptions& o, const device::Device& device) {
+  const int64_t all = budget_of(o, device),
+                one = cache::sum({layout.record_bytes(), cache::product({pages_for(o.max_context, layout.page_tokens), layout.page_bytes})});
+  const int64_t host = o.host_bytes >= 0 ? o.host_bytes : std::min(one, all / 8);
+  cache::KvSizes sizes =
+      cache::sizes_for(layout, o.max_sequences, o.max_context,
+                       {.device_bytes = o.kv_bytes > 0 ? o.kv_bytes : all - host, .snapshot_bytes = o.snapshot_bytes, .host_bytes = host});
+  if (o.kv_pages > 0) sizes.pages = std::min(sizes.pages, o.kv_pages);
+  return sizes;
+}
+
 struct Engine::Impl {
   Impl(device::Device& device, models::Glm5Next& model, const EngineOptions& o)
       : layout(model.kv_spec(), model.options().page_tokens),
-        sizes(sizes_of(layout, o, device)),
+        sizes(plan_kv(layout, o, device)),
         store(device, model.kv_spec(), layout, sizes),
         limits{.vocab_size = model.config().vocab_size, .max_context = o.max_context, .pages = sizes.pages, .page_tokens = layout.page_tokens},
         inbox(std::make_shared<Inbox>()),
-        loop({.forward = [&model, this](const models::Batch& b) { model.forward(b, store.views()); },
-              .logits = [&model] { return model.logits(); },
-              .bad_rows = [&model] { return model.bad_rows(); },
-              .folded_after = [&model](const models::SequenceRows& r) { return model.folded_after(r); },
-              .vocab_size = limits.vocab_size},
-             {.max_batched_tokens = o.max_batched_tokens,
-              .max_sequences = o.max_sequences,
-              .page_tokens = layout.page_tokens,
-              .chunk_grid = o.chunk_grid,
-              .reuse = o.reuse},
-             sizes, inbox),
-        thread([this, &device] {
-          device.pin_caller();
-          loop.run();
-        }) {}
+        seed(hash_of(identity_of(model, layout, o))),
+        mover{.page_bytes = store.page_bytes(),
+              .state_bytes = store.state_bytes(),
+              .read_page = [this](PageId id, std::span<std::byte> to) { store.read(id, to); },
+              .write_page = [this](PageId id, std::span<const std::byte> from) { store.write(id, from); },
+              .read_state = [this](StateId id, std::span<std::byte> to) { store.read(id, to); },
+              .write_state = [this](StateId id, std::span<const std::byte> from) { store.write(id, from); }} {
+    make_lower_tiers(device, o);
+    loop = std::make_unique<Loop>(Runner{.forward = [&model, this](const models::Batch& b) { model.forward(b, store.views()); },
+                                         .logits = [&model] { return model.logits(); },
+                                         .bad_rows = [&model] { return model.bad_rows(); },
+                                         .folded_after = [&model](const models::SequenceRows& r) { return model.folded_after(r); },
+                                         .vocab_size = limits.vocab_size},
+                                  SchedulerOptions{.max_batched_tokens = o.max_batched_tokens,
+                                                   .max_sequences = o.max_sequences,
+                                                   .page_tokens = layout.page_tokens,
+                                                   .chunk_grid = o.chunk_grid,
+                                                   .reuse = o.reuse,
+                                                   .snapshot_interval = o.snapshot_interval,
+                                                   .lower = {.host = host ? &*host : nullptr, .disk = disk ? &*disk : nullptr, .mover = mover},
+                                                   .seed = seed},
+                                  sizes, inbox, o.max_itl_s);
+    thread = std::thread([this, &device] {
+      device.pin_caller();
+      loop->run();
+    });
+  }
+
+  void make_lower_tiers(device::Device& device, const EngineOptions& o) {
+    if (sizes.host_states > 0) {
+      host_memory = device.allocate(
+          "host tier", cache::sum({cache::product({sizes.host_pages, mover.page_bytes}), cache::product({sizes.host_states, mover.state_bytes})}));
+      host.emplace(std::span(host_memory.data(), static_cast<size_t>(host_memory.bytes())), sizes.host_pages, sizes.host_states, mover);
+    }
+    if (o.cache_dir.empty() || o.reuse == Reuse::none) return;
+    constexpr int64_t kQueuedSnapshots = 2, kQueuedPages = 256;
+    disk.emplace(cache::DiskOptions{.folder = o.cache_dir,
+                                    .limit_bytes = o.cache_dir_bytes,
+                                    .page_bytes = mover.page_bytes,
+                                    .snapshot_bytes = mover.state_bytes,
+                                    .page_tokens = layout.page_tokens,
+                                    .queue_bytes = kQueuedSnapshots * mover.state_bytes + kQueuedPages * mover.page_bytes,
+                                    .fingerprint = seed},
+                 cache::real_files(), [inbox = inbox] { inbox->nudge(); });
+    notice = disk->notice();
+  }
 
   const cache::KvLayout layout;
   const cache::KvSizes sizes;
@@ -68,7 +133,13 @@ struct Engine::Impl {
   const RequestLimits limits;
   std::atomic<int64_t> next_id{0};
   const std::shared_ptr<Inbox> inbox;
-  Loop loop;
+  const cache::PrefixKey seed;
+  const cache::RecordMover mover;
+  device::Buffer host_memory;
+  std::optional<cache::HostStore> host;
+  std::optional<cache::DiskTier> disk;
+  std::string notice;
+  std::unique_ptr<Loop> loop;
   std::thread thread;  // last: it uses all of the above
 };
 
@@ -96,5 +167,6 @@ Result<Stream> Engine::submit(Request request) {
 Pulse Engine::pulse(std::chrono::steady_clock::time_point since) { return impl_->inbox->pulse(since); }
 Totals Engine::totals() const { return impl_->inbox->totals(); }
 const RequestLimits& Engine::limits() const { return impl_->limits; }
+const std::string& Engine::notice() const { return impl_->notice; }
 
 }  // namespace winnow::engine

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "cache/kv_layout.h"
 #include "engine/request.h"
 #include "engine/reuse.h"
 #include "engine/stream.h"
@@ -21,11 +22,22 @@ struct EngineOptions {
   int64_t max_batched_tokens = 512;  // rows of a step, at least kChunkGrid; at most the model's max_rows
   int64_t max_sequences = 16;        // running at once
   int64_t max_context = 32768;       // prompt and output of one request
-  int64_t kv_bytes = 0;              // budget of pages and states; 0: enough for max_sequences full contexts, at most half of free memory
+  int64_t memory_bytes = 0;          // of the device for everything, weights and workspaces included; 0: half of what they leave
+  int64_t kv_bytes = 0;              // budget of pages and states; 0: enough for max_sequences full contexts, within memory_bytes
   int64_t kv_pages = 0;              // at most so many, for tests of pools that run short; 0: as the budget says
+  int64_t snapshot_bytes = -1;       // of the budget, for states kept for later prompts; -1: a quarter of what running ones leave
+  int64_t host_bytes = -1;           // for preempted sequences and what leaves the device; -1: one full context, at most an eighth of the budget
+  std::string cache_dir;             // where pages and snapshots outlive the process; empty: nowhere
+  int64_t cache_dir_bytes = int64_t{16} << 30;
+  std::string model_identity;  // of the weights, for cache_dir: records of another are never used
   Reuse reuse = Reuse::computed;
+  int64_t snapshot_interval = 0;    // tokens, a multiple of the page size: more snapshots along prompts (reuse.h); 0: none
+  double max_itl_s = 0;             // wanted bound on the time between two tokens of a request, which prefill chunks follow; 0: none
   int64_t chunk_grid = kChunkGrid;  // where prefill chunks may end; no multiple of kChunkGrid only in profile exact, for tests
 };
+
+// How many records there is room for. Throws Error with the numbers if there is none.
+cache::KvSizes plan_kv(const cache::KvLayout& layout, const EngineOptions& options, const device::Device& device);
 
 class Engine {
  public:
@@ -42,6 +54,7 @@ class Engine {
   using Totals = engine::Totals;
   Totals totals() const;  // as of the last step
   const RequestLimits& limits() const;
+  const std::string& notice() const;  // a line about what in cache_dir is not used; empty: nothing
 
  private:
   struct Impl;

@@ -207,6 +207,7 @@ TEST_P(EngineInProfile, ReuseChangesNoBit) {
     EngineOptions o = options(budget, sequences);
     o.reuse = exact ? Reuse::computed : Reuse::prefilled;
     o.kv_pages = pages;
+    o.host_bytes = 0;
     Serving serving(GetParam(), o);
     int64_t cached = 0;
     for (size_t i = 0; i < requests.size(); i += static_cast<size_t>(sequences)) {  // in order, a few at a time
@@ -216,7 +217,7 @@ TEST_P(EngineInProfile, ReuseChangesNoBit) {
       for (const Request& r : some) streams.push_back(serving.engine.submit(r).or_throw());
       for (size_t j = 0; j < streams.size(); ++j) {
         EXPECT_TRUE(read(streams[j]) == want[i + j]) << "request " << i + j << " of " << some[j].prompt.size() << " tokens, budget " << budget;
-        cached += streams[j].timings().cached_tokens;
+        cached += streams[j].timings().cached.tokens;
       }
     }
     const Totals t = serving.engine.totals();
@@ -238,7 +239,7 @@ TEST_P(EngineInProfile, TheThirdUserOfASharedBeginningHitsAllOfIt) {
     for (int32_t t : prompt_of(90, 60 + user)) prompt.push_back(t);
     Stream s = serving.engine.submit(request(prompt, 3)).or_throw();
     read(s);
-    cached.push_back(s.timings().cached_tokens);
+    cached.push_back(s.timings().cached.tokens);
   }
   EXPECT_EQ(cached, (std::vector<int64_t>{0, 0, 640, 640}));
 }
@@ -254,7 +255,7 @@ TEST_P(EngineInProfile, ATurnBeginsBehindTheLastPageOfTheOneBefore) {
     r.ignore_eos = true;
     Stream s = serving.engine.submit(r).or_throw();
     const Answer a = read(s);
-    if (turn) { EXPECT_EQ(s.timings().cached_tokens, computed / 64 * 64) << "turn " << turn; }
+    if (turn) { EXPECT_EQ(s.timings().cached.tokens, computed / 64 * 64) << "turn " << turn; }
     told.insert(told.end(), a.tokens.begin(), a.tokens.end());
   }
 }

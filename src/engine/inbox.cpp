@@ -24,6 +24,12 @@ void Inbox::stop() {
   arrived_.notify_one();
 }
 
+void Inbox::nudge() {
+  const std::lock_guard lock(mutex_);
+  nudged_ = true;
+  arrived_.notify_one();
+}
+
 Pulse Inbox::pulse(Clock::time_point since) {
   const std::lock_guard lock(mutex_);
   if (closed_) return Pulse::stopped;
@@ -38,14 +44,16 @@ Totals Inbox::totals() const {
   return totals_;
 }
 
-void Inbox::take(Mail* mail, bool wait) {
+void Inbox::take(Mail* mail, std::chrono::milliseconds longest) {
   std::unique_lock lock(mutex_);
-  const auto any = [&] { return !mail_.submitted.empty() || !mail_.cancelled.empty() || mail_.stop; };
+  const Clock::time_point until = Clock::now() + longest;
+  const auto any = [&] { return !mail_.submitted.empty() || !mail_.cancelled.empty() || mail_.stop || nudged_; };
   for (;;) {
     if (probed_) show_life();
-    if (!wait || any()) break;
-    arrived_.wait(lock, [&] { return any() || probed_; });
+    if (longest.count() == 0 || any()) break;
+    if (!arrived_.wait_until(lock, until, [&] { return any() || probed_; })) break;
   }
+  nudged_ = false;
   std::swap(mail->submitted, mail_.submitted);  // both sides keep their room
   std::swap(mail->cancelled, mail_.cancelled);
   mail->stop = mail_.stop;

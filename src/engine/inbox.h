@@ -19,6 +19,7 @@ class Inbox {
   std::optional<Error> submit(std::unique_ptr<Sequence> sequence);  // refused once the engine has stopped
   void cancel(RequestId id);
   void stop();
+  void nudge();  // something else that the engine thread may wait for is there
   // Whether the engine thread showed itself at or after `since`; if not, it is asked to, which an idle one does at once and
   // a busy one after its step.
   Pulse pulse(Clock::time_point since);
@@ -30,9 +31,9 @@ class Inbox {
     std::vector<RequestId> cancelled;
     bool stop = false;
   };
-  // Fills *mail, which must be empty, with what has come since the last call; with `wait`, sleeps until there is something,
-  // and answers probes meanwhile.
-  void take(Mail* mail, bool wait);
+  // Fills *mail, which must be empty, with what has come since the last call; sleeps until there is something or a nudge, at
+  // most so long, and answers probes meanwhile.
+  void take(Mail* mail, std::chrono::milliseconds longest);
   // Between two steps: the engine thread is alive, and these are its numbers.
   void publish(const Totals& totals);
   // Nothing is accepted from now on, for this reason. What has come but was not taken goes to *mail.
@@ -46,7 +47,7 @@ class Inbox {
   // Guarded by mutex_.
   Mail mail_;
   std::optional<std::string> closed_;
-  bool probed_ = false;
+  bool probed_ = false, nudged_ = false;
   Clock::time_point last_shown_ = Clock::now();
   Totals totals_;
 };

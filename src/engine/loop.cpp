@@ -16,17 +16,27 @@ Timings timings_of(const Sequence& s, Clock::time_point now) {
           .prefill_s = seconds(admitted, first),
           .decode_s = seconds(first, now),
           .prompt_tokens = s.prompt_tokens,
-          .cached_tokens = s.cached_tokens,
-          .generated_tokens = s.generated_tokens()};
+          .generated_tokens = s.generated_tokens(),
+          .preemptions = s.preemptions,
+          .cached = s.cached};
+}
+
+constexpr int64_t kRestoredAtOnce = 64 << 20;                                               // bytes a step, from the host to the device
+constexpr std::chrono::milliseconds kForever = std::chrono::hours(24), kUntilNextLook{20};  // at deadlines
+
+bool late(const Sequence& s, Clock::time_point now) {
+  return s.request.deadline_s > 0 && std::chrono::duration<double>(now - s.submitted).count() > s.request.deadline_s;
 }
 
 }  // namespace
 
-Loop::Loop(Runner runner, const SchedulerOptions& options, const cache::KvSizes& sizes, std::shared_ptr<Inbox> inbox)
-    : pages_(sizes.pages),
+Loop::Loop(Runner runner, const SchedulerOptions& options, const cache::KvSizes& sizes, std::shared_ptr<Inbox> inbox, double max_itl_s)
+    : lower_(options.lower),
+      pages_(sizes.pages),
       states_(sizes.states),
       scheduler_(options, pages_, states_),
       step_(std::move(runner), options.max_batched_tokens, options.max_sequences),
+      pace_(max_itl_s),
       inbox_(std::move(inbox)) {
   publish();
 }
@@ -35,9 +45,10 @@ void Loop::run() noexcept {
   std::string why = "the engine is shutting down";
   FinishReason reason = FinishReason::cancelled;
   try {
-    while (take_mail(scheduler_.idle())) {
+    while (take_mail()) {
+      end_late();
       admit();
-      if (!scheduler_.idle()) step();
+      rests_ = !scheduler_.idle() && !step();
       if (scheduler_.idle()) scheduler_.check_integrity();
       publish();
     }
@@ -48,8 +59,8 @@ void Loop::run() noexcept {
   end_all(reason, why);
 }
 
-bool Loop::take_mail(bool wait) {
-  inbox_->take(&mail_, wait);
+bool Loop::take_mail() {
+  inbox_->take(&mail_, scheduler_.idle() ? kForever : rests_ ? kUntilNextLook : std::chrono::milliseconds(0));
   for (auto& s : mail_.submitted) scheduler_.add(std::move(s));
   for (RequestId id : mail_.cancelled) cancel(id);
   mail_.submitted.clear();
@@ -59,20 +70,52 @@ bool Loop::take_mail(bool wait) {
 
 void Loop::admit() {
   const Clock::time_point now = Clock::now();
-  for (const auto& s : scheduler_.admit()) s->admitted = now;
+  for (Sequence* s : scheduler_.admit()) s->admitted = now;
 }
 
-void Loop::step() {
-  const std::span<const Chunk> chunks = scheduler_.plan();
-  check(!chunks.empty(), "requests are left and no step is planned");
+void Loop::end_late() {
+  const Clock::time_point now = Clock::now();
+  std::vector<RequestId> ids;
+  const auto look = [&](const auto& list) {
+    for (const auto& s : list)
+      if (late(*s, now)) ids.push_back(s->id);
+  };
+  look(scheduler_.running());
+  look(scheduler_.swapped());
+  look(scheduler_.waiting());
+  for (RequestId id : ids) {
+    const auto s = scheduler_.remove(id);
+    Event event;
+    event.sampled.token = -1;
+    event.finish = FinishReason::error;
+    event.error = fmt::format("the request's deadline of {} s passed after {} tokens of its answer", s->request.deadline_s, s->generated_tokens());
+    end(*s, std::move(event));
+  }
+}
+
+bool Loop::step() {
+  scheduler_.restore(kRestoredAtOnce);
+  const std::span<const Chunk> chunks = scheduler_.plan(pace_.prefill_rows());
+  if (!chunks.empty()) compute(chunks);
+  else
+    check(scheduler_.reuse().restoring() != PrefixReuse::Restoring::nothing || scheduler_.running().empty(),
+          "requests are left and no step is planned");
+  return !chunks.empty() || scheduler_.reuse().restoring() != PrefixReuse::Restoring::reads;
+}
+
+void Loop::compute(std::span<const Chunk> chunks) {
+  const Clock::time_point start = Clock::now();
+  int64_t decode_rows = 0, prefill_rows = 0;
+  for (const Chunk& c : chunks) (c.decode() ? decode_rows : prefill_rows) += c.count;
   step_.compute(chunks);
+  pace_.observe(decode_rows, prefill_rows, std::chrono::duration<double>(Clock::now() - start).count());
+  totals_.prompt_tokens += prefill_rows;
   // Judged before any sequence leaves and before anything is kept for others.
   for (size_t i = 0; i < chunks.size(); ++i)
     if (step_.sound(static_cast<int64_t>(i))) scheduler_.computed(chunks[i]);
     else chunks[i].sequence->unsound = true;
   int64_t row = 0;
   for (const Chunk& c : chunks) {
-    if (!c.decode()) totals_.prompt_tokens += c.count;
     const bool samples = c.samples();
     if (c.sequence->unsound) fail(*c.sequence, c);
     else if (samples) deliver(*c.sequence, step_.logits(row));
@@ -121,6 +164,7 @@ void Loop::end_all(FinishReason reason, const std::string& why) {
   Inbox::Mail late;
   inbox_->close(why, &late);
   std::vector<std::unique_ptr<Sequence>> left = scheduler_.remove_all();
+  if (reason != FinishReason::error) scheduler_.reuse().index().save();
   for (auto* mail : {&mail_, &late})  // mail_ holds something if taking it in was what failed
     for (auto& s : mail->submitted)
       if (s) left.push_back(std::move(s));
@@ -143,6 +187,21 @@ void Loop::publish() {
   totals_.snapshots = index.snapshots();
   totals_.prefix = index.counts();
   totals_.missed_snapshots = scheduler_.reuse().missed_snapshots();
+  totals_.restored = scheduler_.reuse().restored();
+  totals_.failed_restores = scheduler_.reuse().failed_restores();
+  totals_.index_bytes = index.memory_bytes();
+  totals_.swapped = static_cast<int64_t>(scheduler_.swapped().size());
+  totals_.preemptions = scheduler_.preemptions();
+  if (lower_.host) {
+    totals_.host_pages = lower_.host->pages.size();
+    totals_.free_host_pages = lower_.host->pages.free();
+    totals_.host_states = lower_.host->states.size();
+    totals_.free_host_states = lower_.host->states.free();
+  }
+  if (lower_.disk) {
+    totals_.disk = lower_.disk->counts();
+    totals_.disk_bytes = lower_.disk->bytes();
+  }
   inbox_->publish(totals_);
 }
 

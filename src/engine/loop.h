@@ -9,6 +9,7 @@
 #include "cache/kv_layout.h"
 #include "cache/record_pool.h"
 #include "engine/inbox.h"
+#include "engine/pace.h"
 #include "engine/scheduler.h"
 #include "engine/step.h"
 
@@ -17,15 +18,17 @@ namespace winnow::engine {
 class Loop {
  public:
   // Throws Error if the options contradict each other.
-  Loop(Runner runner, const SchedulerOptions& options, const cache::KvSizes& sizes, std::shared_ptr<Inbox> inbox);
+  Loop(Runner runner, const SchedulerOptions& options, const cache::KvSizes& sizes, std::shared_ptr<Inbox> inbox, double max_itl_s = 0);
 
   // Until the inbox says stop, or a step throws: then every request ends with that error and the inbox closes. Never throws.
   void run() noexcept;
 
  private:
-  bool take_mail(bool wait);  // false: stop
+  bool take_mail();  // false: stop
   void admit();
-  void step();
+  bool step();  // false: nothing could be computed
+  void compute(std::span<const Chunk> chunks);
+  void end_late();  // whose deadline has passed
   void deliver(Sequence& sequence, std::span<const float> logits);
   void fail(Sequence& sequence, const Chunk& chunk);  // its rows are not finite
   void cancel(RequestId id);
@@ -33,10 +36,13 @@ class Loop {
   void end(const Sequence& sequence, Event event);
   void publish();
 
+  const cache::LowerTiers lower_;
   cache::PagePool pages_;
   cache::StatePool states_;
   Scheduler scheduler_;
   Step step_;
+  Pace pace_;
+  bool rests_ = false;  // until something comes
   const std::shared_ptr<Inbox> inbox_;
   Inbox::Mail mail_;
   Totals totals_;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <mutex>
 #include <random>
@@ -54,7 +55,18 @@ class Toy {
   }
   std::function<void(const models::Batch&)> before;  // called first in each step
 
+  cache::RecordMover mover() {
+    return {.page_bytes = kPage * 4,
+            .state_bytes = 8,
+            .read_page = [this](PageId id, std::span<std::byte> to) { std::memcpy(to.data(), page(id), kPage * 4); },
+            .write_page = [this](PageId id, std::span<const std::byte> from) { std::memcpy(page(id), from.data(), kPage * 4); },
+            .read_state = [this](StateId id, std::span<std::byte> to) { std::memcpy(to.data(), &lengths_[static_cast<size_t>(id.value)], 8); },
+            .write_state = [this](StateId id,
+                                  std::span<const std::byte> from) { std::memcpy(&lengths_[static_cast<size_t>(id.value)], from.data(), 8); }};
+  }
+
  private:
+  int32_t* page(PageId id) { return &slots_[static_cast<size_t>(id.value * kPage)]; }
   void forward(const models::Batch& b) {
     if (before) before(b);
     std::set<int64_t> states;
@@ -97,9 +109,11 @@ class Toy {
 class Served {
  public:
   explicit Served(SchedulerOptions o = {.max_batched_tokens = 128, .max_sequences = 4}, int64_t pages = 200,
-                  std::function<void(const models::Batch&)> before = {}, int64_t states = 0)
+                  std::function<void(const models::Batch&)> before = {}, int64_t states = 0, int64_t host_pages = 0, int64_t host_states = 0)
       : toy_(pages, states ? states : 3 * o.max_sequences),
-        loop_(toy_.runner(), paged(o), {.pages = pages, .states = states ? states : 3 * o.max_sequences}, inbox_) {
+        memory_(static_cast<size_t>(host_pages * kPage * 4 + host_states * 8)),
+        host_(memory_, host_pages, host_states, toy_.mover()),
+        loop_(toy_.runner(), completed(o), {.pages = pages, .states = states ? states : 3 * o.max_sequences}, inbox_) {
     toy_.before = std::move(before);
     thread_ = std::thread([this] { loop_.run(); });
   }
@@ -130,12 +144,15 @@ class Served {
   }
 
  private:
-  static SchedulerOptions paged(SchedulerOptions o) {
+  SchedulerOptions completed(SchedulerOptions o) {
     o.page_tokens = kPage;
+    if (host_.states.size() > 0) o.lower = {.host = &host_, .disk = nullptr, .mover = toy_.mover()};
     return o;
   }
   std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   Toy toy_;
+  std::vector<std::byte> memory_;
+  cache::HostStore host_;
   Loop loop_;
   std::atomic<int64_t> next_id_{0};
   std::thread thread_;
@@ -370,7 +387,7 @@ TEST(Loop, RowsThatAreNotFiniteReachNobody) {
   longer.push_back(9);
   Stream s = served.submit(request(longer, 4));
   read(s);
-  EXPECT_LE(s.timings().cached_tokens, 5 * kPage) << "a page with a row that is not finite was kept";
+  EXPECT_LE(s.timings().cached.tokens, 5 * kPage) << "a page with a row that is not finite was kept";
 }
 
 TEST(Loop, LogitsComeWithTheirToken) {
@@ -559,6 +576,82 @@ TEST(Loop, ReuseLivesWithOneSpareState) {
     told.insert(told.end(), a.tokens.begin(), a.tokens.end());
   }
   EXPECT_GT(served.inbox().totals().prefix.hits, 0);
+}
+
+// Pools that hold a fraction of what runs, priorities, conversations that go on and a host tier: preempted and restored rows give the
+// same tokens.
+TEST(Loop, PreemptedAndRestoredSequencesDrawTheSameTokens) {
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto below = [&](uint64_t n) { return random() % n; };
+    SchedulerOptions o{.max_batched_tokens = 4 * kPage, .max_sequences = 5, .chunk_grid = kPage};
+    o.reuse = Reuse::computed;
+    Served served(o, 30, {}, 9, 60, 12);
+    std::vector<std::vector<int32_t>> told{random_prompt(random, 100)};
+    int64_t cached = 0;
+    for (int round = 0; round < 25; ++round) {
+      std::vector<Request> requests;
+      std::vector<Stream> streams;
+      for (int i = 0; i < 6; ++i) {
+        std::vector<int32_t> prompt = told[below(told.size())];
+        if (below(3) == 0) prompt.resize(below(prompt.size() + 1));
+        for (int32_t t : random_prompt(random, 60)) prompt.push_back(t);
+        if (prompt.size() > 220) prompt.resize(220);
+        requests.push_back(request(prompt, 1 + static_cast<int64_t>(below(120)), 0.7f));
+        requests.back().priority = static_cast<int32_t>(below(3));
+        streams.push_back(served.submit(requests.back()));
+      }
+      for (size_t i = 0; i < streams.size(); ++i) {
+        if (below(6) == 0) {
+          streams[i].cancel();
+          read(streams[i]);
+          continue;
+        }
+        const Answer a = read(streams[i]);
+        ASSERT_EQ(a.error, "");
+        ASSERT_EQ(a.tokens, expected(requests[i])) << "seed " << seed << ", round " << round;
+        cached += streams[i].timings().cached.tokens;
+        told.push_back(requests[i].prompt);
+        told.back().insert(told.back().end(), a.tokens.begin(), a.tokens.end());
+      }
+    }
+    served.stop();
+    const Totals t = served.inbox().totals();
+    EXPECT_GT(t.preemptions, 10);
+    EXPECT_GT(t.prefix.hits_in[1], 10) << "hits that the host had a part in";
+    EXPECT_GT(t.restored, 10);
+    EXPECT_EQ(t.failed_restores, 0);
+    EXPECT_GT(cached, 1000);
+    EXPECT_EQ(t.free_host_pages + t.prefix.pages_in[1], t.host_pages);
+  }
+}
+
+TEST(Loop, ARequestEndsWhenItsDeadlinePasses) {
+  Served served({.max_batched_tokens = 64, .max_sequences = 1}, 200, [](const models::Batch&) { std::this_thread::sleep_for(1ms); });
+  Request slow = request({1, 2, 3}, 3000), queued = slow;
+  slow.deadline_s = 0.1;
+  queued.deadline_s = 0.05;
+  Stream s = served.submit(slow), q = served.submit(queued);
+  const Answer late = read(q), a = read(s);
+  EXPECT_EQ(late.finish, FinishReason::error);
+  EXPECT_EQ(late.error, "the request's deadline of 0.05 s passed after 0 tokens of its answer");
+  EXPECT_EQ(a.finish, FinishReason::error);
+  EXPECT_GT(a.tokens.size(), 10u);
+  EXPECT_LT(a.tokens.size(), 200u);
+  served.expect_all_free();
+}
+
+TEST(Pace, FollowsTheTarget) {
+  Pace pace(0.100);
+  EXPECT_EQ(pace.prefill_rows(), 0) << "one chunk, to learn";
+  for (int i = 0; i < 50; ++i) {
+    pace.observe(8, 0, 0.020);
+    pace.observe(8, 64, 0.020 + 64 * 0.001);
+  }
+  EXPECT_NEAR(static_cast<double>(pace.prefill_rows()), 80, 2);
+  for (int i = 0; i < 50; ++i) pace.observe(8, 0, 0.200);
+  EXPECT_EQ(pace.prefill_rows(), 0) << "decode alone takes longer; the scheduler gives prefills one chunk";
+  EXPECT_EQ(Pace(0).prefill_rows(), INT64_MAX);
 }
 
 TEST(Loop, TimingsAndTotalsCount) {

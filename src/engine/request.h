@@ -1,6 +1,7 @@
 // What a caller asks for and what it gets back.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -24,6 +25,8 @@ struct Request {
   bool ignore_eos = false;           // stop_tokens do not end it
   int64_t min_tokens = 0;            // stop_tokens are not drawn before this many
   uint64_t cache_salt = 0;           // only prompts of the same salt share what was computed
+  int32_t priority = 0;              // lower runs first, and takes the place of higher
+  double deadline_s = 0;             // from submit to the end, after which it ends with an error; 0: none
   bool keep_logits = false;          // each event carries the step's logits row (winnow run --logits)
 };
 
@@ -48,9 +51,18 @@ struct Event {
   std::vector<float> logits;  // keep_logits only
 };
 
+// What a request began with of earlier ones.
+struct CachedPrefix {
+  int64_t tokens = 0;                             // a page's multiple; that many of its prompt were not computed
+  std::array<int64_t, cache::kTiers> pages_in{};  // where its pages were
+  cache::Tier snapshot_in = cache::Tier::device;  // and its state, if tokens > 0
+  cache::Cut cut = cache::Cut::no_page;           // why there was not more
+};
+
 struct Timings {
   double queued_s = 0, prefill_s = 0, decode_s = 0;
-  int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
+  int64_t prompt_tokens = 0, generated_tokens = 0, preemptions = 0;
+  CachedPrefix cached;
 };
 
 // What is known of the engine thread's life.
@@ -59,8 +71,12 @@ enum class Pulse : uint8_t { alive, asked, stopped };
 struct Totals {
   int64_t steps = 0, running = 0, waiting = 0, prompt_tokens = 0, generated_tokens = 0;
   int64_t pages = 0, free_pages = 0, states = 0, free_states = 0;
+  int64_t swapped = 0, preemptions = 0, host_pages = 0, free_host_pages = 0, host_states = 0, free_host_states = 0;
   int64_t cached_pages = 0, snapshots = 0, missed_snapshots = 0;  // of the prefix index; hand-overs for which no record was free
+  int64_t restored = 0, failed_restores = 0;                      // beginnings brought up from lower tiers, or not
   cache::PrefixIndex::Counts prefix;
+  cache::DiskTier::Counts disk;
+  int64_t disk_bytes = 0, index_bytes = 0;
 };
 
 }  // namespace winnow::engine

@@ -1,14 +1,23 @@
 // Which requests run, and which rows the next step computes. Policy only: it knows lengths, pages and states, not the
 // model, the clock or any other thread.
 //
-// Admission. Requests wait in the order of arrival. The first is admitted when a state and the pages of its worst case,
-// prompt and max_tokens, are free or kept for reuse only; nobody overtakes it. So a running sequence always can finish, and a
-// request that fits an empty engine (request.h, refusal) always runs in the end.
+// Rank. Of two requests the one of the lower priority number goes first, of equal ones the one that came first.
 //
-// A step. One row for each sequence whose prompt is finished, then prefill chunks, oldest sequence first, within
-// max_batched_tokens rows. A chunk ends at an absolute multiple of chunk_grid or at its prompt's end, so that how a
-// prompt is cut follows the grid and not the company; where a state is to be kept (reuse.h), a chunk ends too. When decode rows leave the oldest
-// prefill no whole chunk, the next step keeps room for one, and the decode rows that then find none wait that one step.
+// Admission. Nobody overtakes the first that waits. It is admitted when a running place is free, or is held by a request of a
+// higher priority number, and when every admitted sequence can still get to its end: by rank, as many of max_sequences as the
+// device's pages hold with their worst cases, prompt and max_tokens, count on the device; each one behind them has room for its
+// worst case in memory of the host. Pages of prefixes that sequences began with are counted once and stay on the device.
+//
+// Preemption. Pages are taken as rows need them. When none is left the last running sequence by rank is swapped out to the host
+// (swap.h), where it has room as counted above, and comes back when its pages are free. Nothing is computed again. The first by
+// rank can always run, so everybody ends.
+//
+// A step. One row for each sequence whose prompt is finished, then prefill chunks within max_batched_tokens rows, in a fair
+// order: the sequence that has had the fewest rows since it came, those of the one before as a start (start-time fair queueing:
+// Goyal, Vin, Cheng, SIGCOMM 1996), so that long prompts share the rows and a short one does not wait for their ends. A chunk
+// ends at an absolute multiple of chunk_grid or at its prompt's end, so that how a prompt is cut follows the grid and not the
+// company; where a state is to be kept (reuse.h), a chunk ends too. When decode rows leave the first prefill no whole chunk, the
+// next step keeps room for one, and the decode rows that then find none wait that one step.
 //
 // Invariants: check_integrity(). Thread: the engine's.
 #pragma once
@@ -20,6 +29,7 @@
 
 #include "engine/reuse.h"
 #include "engine/sequence.h"
+#include "engine/swap.h"
 
 namespace winnow::engine {
 
@@ -29,6 +39,9 @@ struct SchedulerOptions {
   int64_t page_tokens = 64;
   int64_t chunk_grid = kChunkGrid;  // other values are for tests of profile exact, where any cut gives the same bits
   Reuse reuse = Reuse::none;
+  int64_t snapshot_interval = 0;  // reuse.h
+  cache::LowerTiers lower;        // for swapped sequences and what the prefix index has no room for
+  cache::PrefixKey seed;          // of the prefix index
 };
 
 // Rows of one sequence in a step.
@@ -43,36 +56,68 @@ struct Chunk {
 
 class Scheduler {
  public:
+  using Sequences = std::vector<std::unique_ptr<Sequence>>;
+
   // Throws Error if the options contradict each other.
   Scheduler(const SchedulerOptions& options, cache::PagePool& pages, cache::StatePool& states);
   ~Scheduler();
 
-  void add(std::unique_ptr<Sequence> sequence);        // to the end of the queue
-  std::span<const std::unique_ptr<Sequence>> admit();  // from the head of the queue as long as they fit; the ones admitted now
-  std::span<const Chunk> plan();                       // of the next step; valid until the next call
-  void computed(const Chunk& chunk);                   // a step has computed it, and its sequence says so
-  // Takes a request out, waiting or running, and frees what it holds. Null if there is none of this id.
+  void add(std::unique_ptr<Sequence> sequence);
+  // Brings back swapped sequences and admits waiting ones, as many as fit. The ones admitted now; valid until the next call.
+  std::span<Sequence* const> admit();
+  // Goes on bringing up prefixes from lower tiers, at most about `bytes` from the host.
+  void restore(int64_t bytes);
+  // Of the next step; valid until the next call. Empty if all that runs waits for its prefix. At most prefill_rows rows beside decode
+  // rows are prefill.
+  std::span<const Chunk> plan(int64_t prefill_rows = INT64_MAX);
+  void computed(const Chunk& chunk);  // a step has computed it, and its sequence says so
+  // Takes a request out, wherever it is, and frees what it holds. Null if there is none of this id.
   std::unique_ptr<Sequence> remove(RequestId id);
-  std::vector<std::unique_ptr<Sequence>> remove_all();
+  Sequences remove_all();
 
-  std::span<const std::unique_ptr<Sequence>> running() const { return running_; }  // in the order of admission
+  // Each in order of rank.
+  std::span<const std::unique_ptr<Sequence>> running() const { return running_; }
+  std::span<const std::unique_ptr<Sequence>> swapped() const { return swapped_; }
   const std::deque<std::unique_ptr<Sequence>>& waiting() const { return waiting_; }
-  bool idle() const { return running_.empty() && waiting_.empty(); }
+  bool idle() const { return running_.empty() && waiting_.empty() && swapped_.empty(); }
+  PrefixReuse& reuse() { return reuse_; }
   const PrefixReuse& reuse() const { return reuse_; }
-  // Every page and state is held by exactly the running sequences, each with what its worst case needs, and the prefix index.
-  // Aborts if not.
+  int64_t preemptions() const { return swap_.preemptions(); }
+  // Every page and state, on the device and on the host, is held by exactly the sequences and the prefix index, and what is
+  // admitted can get to its end. Aborts if not.
   void check_integrity() const;
 
  private:
+  bool admit_first();
+  // How many of the admitted, and of a candidate, count on the device with their worst cases, by rank; what the rest needs of the
+  // host.
+  struct Share {
+    int64_t on_device = 0, swap_pages = 0, swap_sequences = 0;
+  };
+  Share share(const Sequence* candidate) const;
+  bool can_end(const Share& share, const Sequence* candidate) const;  // all of them
+  bool room_for_stay(const Share& share, const Sequence& sequence, int64_t pages);
+  void resume();
+  bool preempt_behind(const Sequence& sequence);  // the last one, if it ranks behind
+  void preempt_last();
+  void requeue(Sequence& sequence);
+  bool grow(Sequence& sequence, int64_t tokens);  // pages for so many; false: they are not to be had now
   int64_t chunk_rows(const Sequence& sequence, int64_t rows) const;
+  int64_t room_for(const Sequence& sequence, int64_t rows) const;
+  void order_prefills();
+  void push(Sequence& sequence, int64_t count);
 
   const SchedulerOptions options_;
   cache::PagePool& pages_;
   cache::StatePool& states_;
   std::deque<std::unique_ptr<Sequence>> waiting_;
-  std::vector<std::unique_ptr<Sequence>> running_;
+  Sequences running_, swapped_;
+  std::vector<Sequence*> admitted_, prefills_;
   std::vector<Chunk> chunks_;
   PrefixReuse reuse_;
+  Swap swap_;
+  int64_t rows_ = 0;                  // of the step that is planned, left
+  int64_t service_ = 0;               // of the prefill that had its turn last: where newcomers start
   bool head_waits_ = false;           // the first waiting request did not fit, and nothing was given back since
   bool prefill_crowded_out_ = false;  // by decode rows, in the last step
 };

@@ -39,7 +39,12 @@ std::string text(std::span<const Chunk> chunks) {
 }
 
 struct Fixture {
-  explicit Fixture(const SchedulerOptions& o, int64_t pages = 1000) : pages(pages), states(o.max_sequences), scheduler(o, this->pages, states) {}
+  explicit Fixture(const SchedulerOptions& o, int64_t pages = 1000, int64_t host_pages = 0, int64_t host_states = 0)
+      : pages(pages), states(o.max_sequences), host({}, host_pages, host_states, {}), scheduler(over(o, host), this->pages, states) {}
+  static SchedulerOptions over(SchedulerOptions o, cache::HostStore& host) {
+    if (host.states.size() > 0) o.lower.host = &host;
+    return o;
+  }
   std::string step() {
     scheduler.admit();
     const auto chunks = scheduler.plan();
@@ -50,6 +55,7 @@ struct Fixture {
   }
   cache::PagePool pages;
   cache::StatePool states;
+  cache::HostStore host;
   Scheduler scheduler;
 };
 
@@ -87,14 +93,13 @@ TEST(Scheduler, AShortLastChunkOfAPromptIsPrefill) {
   EXPECT_TRUE(next[0].samples());
 }
 
-TEST(Scheduler, DecodeRowsComeFirstAndPrefillsInOrderOfArrival) {
+TEST(Scheduler, DecodeRowsComeFirstAndPrefillsInFairOrder) {
   Fixture f({.max_batched_tokens = 130, .max_sequences = 4});
   for (int64_t id = 1; id <= 3; ++id) f.scheduler.add(sequence(id, 100, 5));
   f.scheduler.add(sequence(4, 1, 5));
-  EXPECT_EQ(f.step(), "1:0+100");  // 30 rows are no chunk of the second, and the fourth does not overtake
-  EXPECT_EQ(f.step(), "1:100+1 2:0+100");
-  EXPECT_EQ(f.step(), "1:101+1 2:100+1 3:0+100 4:0+1");
-  EXPECT_EQ(f.step(), "1:102+1 2:101+1 3:100+1 4:1+1");
+  EXPECT_EQ(f.step(), "1:0+100 4:0+1");  // 30 rows are no chunk of the second, and the fourth takes nothing from it
+  EXPECT_EQ(f.step(), "1:100+1 4:1+1 2:0+100");
+  EXPECT_EQ(f.step(), "1:101+1 2:100+1 4:2+1 3:0+100");
 }
 
 TEST(Scheduler, APrefillThatDecodeRowsCrowdOutHasTheNextStep) {
@@ -116,11 +121,11 @@ TEST(Scheduler, ARequestWaitsForThePagesOfItsWorstCase) {
   f.scheduler.add(sequence(2, 64, 65));   // 3 pages
   f.scheduler.add(sequence(3, 10, 2));    // 1 page, would fit
   EXPECT_EQ(f.step(), "1:0+100");
-  EXPECT_EQ(f.pages.free(), 2);
+  EXPECT_EQ(f.pages.free(), 3);  // taken as rows need them
   EXPECT_EQ(f.scheduler.waiting().size(), 2u);
   ASSERT_TRUE(f.scheduler.remove(RequestId(1)));
   EXPECT_EQ(f.step(), "2:0+64 3:0+10");
-  EXPECT_EQ(f.pages.free(), 1);
+  EXPECT_EQ(f.pages.free(), 3);
 }
 
 TEST(Scheduler, ARequestWaitsForAState) {
@@ -172,19 +177,21 @@ class Random {
 
 class SchedulerRules {
  public:
-  SchedulerRules(const SchedulerOptions& o, int64_t pages) : o_(o), f_(o, pages), pages_(pages) {}
+  SchedulerRules(const SchedulerOptions& o, int64_t pages, int64_t host_pages, int64_t host_states)
+      : o_(o), f_(o, pages, host_pages, host_states), pages_(pages), swaps_(host_states > 0) {}
 
-  void submit(Random& random) {
-    int64_t prompt = random.from(1, 5 * o_.chunk_grid), out = random.from(1, 12);
+  void submit(Random& random, bool priorities) {
+    int64_t prompt = random.from(1, 5 * o_.chunk_grid), out = random.from(1, 40);
     if (pages_for(prompt + out, o_.page_tokens) > pages_) return;
-    arrivals_.push_back(next_id_);
-    f_.scheduler.add(sequence(next_id_++, prompt, out, o_.page_tokens));
+    auto s = sequence(next_id_, prompt, out, o_.page_tokens);
+    if (priorities) s->request.priority = static_cast<int32_t>(random.from(-1, 1));
+    all_[next_id_++] = {.priority = s->request.priority};
+    f_.scheduler.add(std::move(s));
   }
   void cancel(Random& random) {
     const int64_t id = random.from(0, next_id_);
-    const bool known = std::ranges::count(arrivals_, id) + running_.count(id) > 0;
-    ASSERT_EQ(f_.scheduler.remove(RequestId(id)) != nullptr, known);
-    forget(id);
+    ASSERT_EQ(f_.scheduler.remove(RequestId(id)) != nullptr, all_.count(id) > 0);
+    all_.erase(id);
   }
   // One step; false when there was nothing to do.
   bool step() {
@@ -192,89 +199,97 @@ class SchedulerRules {
     const auto chunks = f_.scheduler.plan();
     judge(chunks);
     std::set<int64_t> ends;
-    for (const Chunk& c : chunks)
+    for (const Chunk& c : chunks) {
+      all_[c.sequence->id.value].rows += c.count;
       if (c.samples() && c.sequence->generated_tokens() + 1 == c.sequence->request.max_tokens) ends.insert(c.sequence->id.value);
+    }
     const bool any = !chunks.empty();
     run(f_.scheduler, chunks);
-    for (int64_t id : ends) forget(id);
+    for (int64_t id : ends) all_.erase(id);
     f_.scheduler.check_integrity();
     return any;
   }
   bool idle() const { return f_.scheduler.idle(); }
+  int64_t preemptions() const { return f_.scheduler.preemptions(); }
   void expect_all_free() const {
     EXPECT_EQ(f_.pages.free(), pages_);
     EXPECT_EQ(f_.states.free(), o_.max_sequences);
+    EXPECT_EQ(f_.host.pages.used() + f_.host.states.used(), 0);
+    EXPECT_TRUE(all_.empty());
   }
 
  private:
-  void forget(int64_t id) {
-    std::erase(arrivals_, id);
-    running_.erase(id);
-    idle_steps_.erase(id);
-  }
+  struct Known {
+    int32_t priority = 0;
+    int64_t rows = 0;  // computed; a preempted sequence computes none again
+    int idle = 0;      // steps that it sat out though it was its turn
+  };
+  using Rank = std::pair<int32_t, int64_t>;
+  static Rank rank(const Sequence& s) { return {s.request.priority, s.id.value}; }
+
   void admit() {
-    for (const auto& s : f_.scheduler.admit()) {
-      ASSERT_FALSE(arrivals_.empty());
-      ASSERT_EQ(s->id.value, arrivals_.front()) << "admitted out of order";
-      arrivals_.pop_front();
-      running_[s->id.value] = s->worst_case_pages(o_.page_tokens);
-    }
-    int64_t used = 0;
-    for (auto [id, n] : running_) used += n;
-    ASSERT_LE(used, pages_);
-    ASSERT_LE(static_cast<int64_t>(running_.size()), o_.max_sequences);
-    if (f_.scheduler.waiting().empty()) return;
-    const int64_t wanted = f_.scheduler.waiting().front()->worst_case_pages(o_.page_tokens);
-    ASSERT_TRUE(static_cast<int64_t>(running_.size()) == o_.max_sequences || used + wanted > pages_) << "kept waiting though it fits";
+    f_.scheduler.admit();
+    ASSERT_LE(static_cast<int64_t>(f_.scheduler.running().size()), o_.max_sequences);
+    const auto& waiting = f_.scheduler.waiting();
+    if (waiting.empty()) return;
+    int64_t worst = waiting.front()->worst_case_pages(o_.page_tokens);
+    for (const auto& s : f_.scheduler.running()) worst += s->worst_case_pages(o_.page_tokens);
+    const bool fits = f_.scheduler.swapped().empty() && static_cast<int64_t>(f_.scheduler.running().size()) < o_.max_sequences && worst <= pages_;
+    ASSERT_FALSE(fits) << "kept waiting though it fits";
   }
   void judge(std::span<const Chunk> chunks) {
-    int64_t rows = 0;
+    int64_t rows = 0, prefills = 0;
     std::set<int64_t> seen;
-    bool prefill_seen = false, unfinished_seen = false;
     for (const Chunk& c : chunks) {
       const Sequence& s = *c.sequence;
       rows += c.count;
       ASSERT_TRUE(seen.insert(s.id.value).second) << "twice in a step";
-      ASSERT_TRUE(running_.count(s.id.value));
+      ASSERT_TRUE(s.running());
       ASSERT_EQ(c.position.value, s.num_computed_tokens);
+      ASSERT_EQ(s.num_computed_tokens, all_[s.id.value].rows) << "computed again";
       ASSERT_GE(c.count, 1);
       const int64_t end = c.position.value + c.count;
       ASSERT_LE(end, static_cast<int64_t>(s.tokens.size()));
       ASSERT_LE(end, static_cast<int64_t>(s.pages.size()) * o_.page_tokens);
       if (c.decode()) {
-        ASSERT_FALSE(prefill_seen) << "a decode row behind a prefill chunk";
+        ASSERT_EQ(prefills, 0) << "a decode row behind a prefill chunk";
         ASSERT_EQ(c.count, 1);
         ASSERT_TRUE(c.samples());
       } else {
-        prefill_seen = true;
-        ASSERT_FALSE(unfinished_seen) << "overtaken by a younger prompt";
-        unfinished_seen = end < s.prompt_tokens;
+        ++prefills;
         ASSERT_TRUE(end == s.prompt_tokens || end % o_.chunk_grid == 0);
       }
     }
     ASSERT_LE(rows, o_.max_batched_tokens);
-    // Nobody whose turn it is sits out two steps: decode rows, and the oldest prefill.
-    bool oldest = true;
-    for (const auto& s : f_.scheduler.running()) {
-      const bool turn = !s->prefilling() || oldest;
-      if (s->prefilling()) oldest = false;
-      int& idle = idle_steps_[s->id.value];
-      idle = turn && !seen.count(s->id.value) ? idle + 1 : 0;
-      ASSERT_LE(idle, 1);
+    // Nobody whose turn it is sits out two steps: decode rows and some prefill, or with preemption the first by rank.
+    const auto running = f_.scheduler.running();
+    const bool any_prefill = std::ranges::any_of(running, [](const auto& s) { return s->prefilling(); });
+    prefill_idle_ = any_prefill && prefills == 0 && !swaps_ ? prefill_idle_ + 1 : 0;
+    ASSERT_LE(prefill_idle_, 1);
+    for (size_t i = 0; i < running.size(); ++i) {
+      const Sequence& s = *running[i];
+      ASSERT_TRUE(i == 0 || rank(*running[i - 1]) < rank(s)) << "not in order of rank";
+      const bool turn = !s.prefilling() && (!swaps_ || i == 0);
+      int& idle = all_[s.id.value].idle;
+      idle = turn && !seen.count(s.id.value) ? idle + 1 : 0;
+      ASSERT_LE(idle, 1) << s.id.value << " at " << i << " of " << running.size() << ", swaps " << swaps_ << ": " << text(chunks) << "; budget "
+                         << o_.max_batched_tokens << " grid " << o_.chunk_grid << " free " << f_.pages.free() << " of " << pages_;
     }
+    if (!f_.scheduler.swapped().empty() && !f_.scheduler.waiting().empty()) { ASSERT_TRUE(!running.empty()) << "everybody waits"; }
   }
 
   const SchedulerOptions o_;
   Fixture f_;
   const int64_t pages_;
+  const bool swaps_;
   int64_t next_id_ = 1;
-  std::deque<int64_t> arrivals_;        // waiting, in order
-  std::map<int64_t, int64_t> running_;  // pages of each
-  std::map<int64_t, int> idle_steps_;
+  std::map<int64_t, Known> all_;  // that have not ended
+  int prefill_idle_ = 0;
 };
 
 TEST(Scheduler, KeepsItsRulesUnderRandomLoad) {
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  int64_t preemptions = 0;
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
     SchedulerOptions o;
@@ -282,11 +297,12 @@ TEST(Scheduler, KeepsItsRulesUnderRandomLoad) {
     o.page_tokens = random.one_in(2) ? 64 : 16;
     o.max_batched_tokens = o.chunk_grid * random.from(1, 6);
     o.max_sequences = random.from(1, std::min<int64_t>(o.max_batched_tokens, 20));
-    SchedulerRules rules(o, random.from(1, 60));
+    const bool swaps = random.one_in(2), priorities = random.one_in(2);
+    SchedulerRules rules(o, random.from(1, 60), swaps ? random.from(1, 90) : 0, swaps ? random.from(1, 8) : 0);
     const int64_t rate = random.from(1, 6);
     for (int step = 0; step < 150; ++step) {
       for (int64_t n = random.from(0, 2); n > 0; --n)
-        if (random.one_in(rate)) rules.submit(random);
+        if (random.one_in(rate)) rules.submit(random, priorities);
       if (random.one_in(5)) rules.cancel(random);
       rules.step();
       if (HasFatalFailure()) return;
@@ -297,7 +313,57 @@ TEST(Scheduler, KeepsItsRulesUnderRandomLoad) {
       ASSERT_LT(steps, 100000);
     }
     rules.expect_all_free();
+    preemptions += rules.preemptions();
   }
+  EXPECT_GT(preemptions, 1000);
+}
+
+// Long prompts of one priority share the rows evenly from when they meet.
+TEST(Scheduler, PrefillsShareTheRows) {
+  Fixture f({.max_batched_tokens = 64, .max_sequences = 4});
+  f.scheduler.add(sequence(1, 6400, 1));
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(f.step(), fmt::format("1:{}+64", i * 64));
+  f.scheduler.add(sequence(2, 6400, 1));
+  f.scheduler.add(sequence(3, 64, 1));
+  std::map<char, int> turns;
+  for (int i = 0; i < 21; ++i) ++turns[f.step()[0]];
+  EXPECT_EQ(turns['3'], 1) << "the short prompt is through at once";
+  EXPECT_LE(std::abs(turns['1'] - turns['2']), 1);
+}
+
+TEST(Scheduler, AnUrgentRequestTakesThePlaceOfOneThatCanWait) {
+  Fixture f({.max_batched_tokens = 128, .max_sequences = 1}, 10, 5, 1);
+  f.scheduler.add(sequence(1, 100, 20));
+  EXPECT_EQ(f.step(), "1:0+100");
+  EXPECT_EQ(f.step(), "1:100+1");
+  auto urgent = sequence(2, 30, 2);
+  urgent->request.priority = -1;
+  f.scheduler.add(std::move(urgent));
+  auto equal = sequence(3, 30, 1);
+  f.scheduler.add(std::move(equal));
+  EXPECT_EQ(f.step(), "2:0+30");
+  EXPECT_EQ(f.scheduler.swapped().size(), 1u);
+  EXPECT_EQ(f.scheduler.preemptions(), 1);
+  EXPECT_EQ(f.step(), "2:30+1");
+  EXPECT_EQ(f.step(), "1:101+1") << "where it was, before the one that came later";
+}
+
+// Four pages, two sequences of three: without room on the host the second waits, with it both run and one is swapped.
+TEST(Scheduler, PreemptsWhenPagesRunOut) {
+  const SchedulerOptions o{.max_batched_tokens = 128, .max_sequences = 2};
+  Fixture without(o, 4);
+  Fixture with(o, 4, 3, 1);
+  for (Fixture* f : {&without, &with}) {
+    f->scheduler.add(sequence(1, 60, 100));
+    f->scheduler.add(sequence(2, 60, 100));
+    f->step();
+  }
+  EXPECT_EQ(without.scheduler.running().size(), 1u);
+  EXPECT_EQ(with.scheduler.running().size(), 2u);
+  for (int i = 0; i < 99; ++i) with.step();
+  EXPECT_EQ(with.scheduler.preemptions(), 1);
+  for (int i = 0; i < 150 && !with.scheduler.idle(); ++i) EXPECT_NE(with.step(), "");
+  EXPECT_TRUE(with.scheduler.idle());
 }
 
 }  // namespace

@@ -155,7 +155,7 @@ Usage Generation::usage() const {
     u.completion_tokens += c.text.tokens();
     u.reasoning_tokens += c.text.reasoning_tokens();
   }
-  if (!choices_.empty()) u.cached_tokens = choices_.front().stream.timings().cached_tokens;
+  if (!choices_.empty()) u.cached_tokens = choices_.front().stream.timings().cached.tokens;
   return u;
 }
 

@@ -1,0 +1,347 @@
+// What the prefix index gives up, and where it goes (prefix_index.h, Eviction).
+#include <algorithm>
+
+#include "cache/prefix_index.h"
+
+namespace winnow::cache {
+namespace {
+
+constexpr size_t kRemembered = 1 << 16;   // evicted pages whose names are kept to tell why a match was short
+constexpr int kMostTried = 256;           // nodes looked at before a lower tier is taken to be full
+
+constexpr size_t index_of(Tier t) { return static_cast<size_t>(t); }
+
+}  // namespace
+
+void PrefixIndex::remember(const PrefixKey& key) {
+  if (!gone_.insert(key).second) return;
+  gone_order_.push_back(key);
+  if (gone_order_.size() <= kRemembered) return;
+  gone_.erase(gone_order_.front());
+  gone_order_.pop_front();
+}
+
+void PrefixIndex::leave_device(int32_t node, RecordKind kind) {
+  Node& n = at(node);
+  if (kind == RecordKind::page) {
+    pages_.release(n.page.device);
+    n.page.device = PageId(-1);
+    --counts_.pages_in[index_of(Tier::device)];
+  } else {
+    states_.release(n.snapshot.device);
+    n.snapshot.device = StateId(-1);
+    --counts_.snapshots_in[index_of(Tier::device)];
+    rank(node);
+    if (!n.snapshot.any()) {
+      --snapshots_;
+      ++counts_.evicted_snapshots;
+      n.had_snapshot = true;
+    }
+  }
+  classify(node);
+}
+
+bool PrefixIndex::drop(int32_t node, Tier tier, RecordKind kind) {
+  Node& n = at(node);
+  const bool page = kind == RecordKind::page;
+  if (page) {
+    const bool elsewhere = n.page.device.value >= 0 || n.page.in(tier == Tier::host ? Tier::disk : Tier::host);
+    if (!elsewhere) {
+      if (n.first_child >= 0) return false;
+      remove(node);
+      return true;
+    }
+  }
+  if (tier == Tier::host) {
+    if (page) {
+      lower_.host->pages.release(n.page.host);
+      n.page.host = HostPageId(-1);
+    } else {
+      lower_.host->states.release(n.snapshot.host);
+      n.snapshot.host = HostStateId(-1);
+    }
+  } else {
+    lower_.disk->remove(kind, n.key);
+    (page ? n.page.disk : n.snapshot.disk) = false;
+  }
+  --(page ? counts_.pages_in : counts_.snapshots_in)[index_of(tier)];
+  if (!page && !n.snapshot.any()) {
+    --snapshots_;
+    ++counts_.evicted_snapshots;
+    n.had_snapshot = true;
+  }
+  classify(node);
+  return true;
+}
+
+void PrefixIndex::remove(int32_t node) {
+  Node& n = at(node);
+  check(n.first_child < 0, "a page goes before those behind it");
+  check(n.pins == 0, "a page goes that somebody waits for");
+  if (n.snapshot.device.value >= 0) leave_device(node, RecordKind::snapshot);
+  for (Tier t : {Tier::host, Tier::disk})
+    if (n.snapshot.in(t)) drop(node, t, RecordKind::snapshot);
+  if (n.page.device.value >= 0) leave_device(node, RecordKind::page);
+  if (n.page.host.value >= 0) {
+    lower_.host->pages.release(n.page.host);
+    --counts_.pages_in[index_of(Tier::host)];
+  }
+  if (n.page.disk) {
+    lower_.disk->remove(RecordKind::page, n.key);
+    --counts_.pages_in[index_of(Tier::disk)];
+  }
+  const auto [begin, end] = by_key_.equal_range(n.key);
+  by_key_.erase(std::find_if(begin, end, [&](const auto& i) { return i.second == node; }));
+  (n.before >= 0 ? at(n.before).next : at(n.parent).first_child) = n.next;
+  if (n.next >= 0) at(n.next).before = n.before;
+  if (n.parent == 0) {
+    const auto i = beginnings_.find(key_of(0, 0, n.tokens));
+    if (--i->second == 0) beginnings_.erase(i);
+  }
+  remember(n.key);
+  ++counts_.evicted_pages;
+  const int32_t parent = n.parent;
+  n = {};
+  classify(node);
+  if (parent != 0) classify(parent);
+  free_.push_back(node);
+  --live_;
+}
+
+void PrefixIndex::remove_subtree(int32_t node) {
+  for (int32_t i = node;;) {
+    if (at(i).first_child >= 0) {
+      i = at(i).first_child;
+      continue;
+    }
+    const int32_t parent = at(i).parent;
+    remove(i);
+    if (i == node) return;
+    i = parent;
+  }
+}
+
+// Moves nodes that cannot go to the back: they are in use.
+template <class F>
+bool PrefixIndex::any_of_tier(Tier tier, F&& evict) {
+  for (auto* lists : {&useless_, &others_}) {
+    NodeList& list = (*lists)[index_of(tier)];
+    const int64_t most = tier == Tier::device ? list.size() : std::min<int64_t>(list.size(), kMostTried);
+    for (int64_t tried = 0; tried < most && list.front() != kNone; ++tried) {
+      const int32_t node = list.front();
+      if (at(node).pins == 0 && evict(node)) return true;
+      if (list.contains(node)) list.push(node);
+    }
+  }
+  return false;
+}
+
+bool PrefixIndex::evict_useless() {
+  NodeList& list = useless_[index_of(Tier::device)];
+  for (int64_t tried = 0, most = list.size(); tried < most; ++tried) {
+    const int32_t node = list.front();
+    if (!held(at(node))) {
+      remove(node);
+      return true;
+    }
+    list.push(node);
+  }
+  return false;
+}
+
+bool PrefixIndex::move_page_down() {
+  if (!lower_.host && !lower_.disk) return false;
+  NodeList& list = others_[index_of(Tier::device)];
+  for (int64_t tried = 0, most = list.size(); tried < most; ++tried) {
+    const int32_t node = list.front();
+    if (held(at(node))) {
+      list.push(node);
+      continue;
+    }
+    if (!copy_down(node, RecordKind::page)) return false;
+    leave_device(node, RecordKind::page);
+    return true;
+  }
+  return false;
+}
+
+bool PrefixIndex::evict_snapshot() {
+  for (auto i = ranked_.begin(); i != ranked_.end();) {
+    const int32_t node = i->second;
+    Node& n = at(node);
+    if (states_.references(n.snapshot.device) > 1 || n.pins > 0) {
+      ++i;
+      continue;
+    }
+    const double worth = n.base + static_cast<double>(distance(node));
+    if (worth > n.worth) {  // the snapshot before it has gone since: it has become dearer
+      ranked_.erase(i);
+      n.worth = worth;
+      ranked_.emplace(worth, node);
+      i = ranked_.begin();
+      continue;
+    }
+    inflation_ = worth;
+    copy_down(node, RecordKind::snapshot);
+    leave_device(node, RecordKind::snapshot);
+    return true;
+  }
+  return false;
+}
+
+bool PrefixIndex::evict_any_subtree() {
+  NodeList& list = others_[index_of(Tier::device)];
+  for (int32_t i = list.front(); i != kNone; i = list.next(i))
+    if (!held(at(i))) {
+      remove_subtree(i);
+      return true;
+    }
+  return false;
+}
+
+bool PrefixIndex::free_pages(int64_t pages) {
+  while (pages_.free() < pages)
+    if (!evict_useless() && !move_page_down() && !evict_snapshot() && !evict_any_subtree()) return false;
+  return true;
+}
+
+bool PrefixIndex::free_states(int64_t states) {
+  while (states_.free() < states)
+    if (!evict_snapshot()) return false;
+  return true;
+}
+
+bool PrefixIndex::free_host(int64_t pages, int64_t states) {
+  if (!lower_.host) return pages == 0 && states == 0;
+  while (lower_.host->pages.free() < pages)
+    if (!evict_host(RecordKind::page)) return false;
+  while (lower_.host->states.free() < states)
+    if (!evict_host(RecordKind::snapshot)) return false;
+  return true;
+}
+
+// True if the record lies on a lower tier now.
+bool PrefixIndex::copy_down(int32_t node, RecordKind kind) {
+  const Node& n = at(node);
+  const bool below = kind == RecordKind::page ? n.page.host.value >= 0 || n.page.disk : n.snapshot.host.value >= 0 || n.snapshot.disk;
+  if (below) return true;
+  ++at(node).pins;  // making room must not take it
+  const bool copied = copy_to_host(node, kind) || copy_to_disk(node, kind);
+  --at(node).pins;
+  return copied;
+}
+
+bool PrefixIndex::copy_to_host(int32_t node, RecordKind kind) {
+  const bool page = kind == RecordKind::page;
+  if (!lower_.host || !free_host(page, !page)) return false;
+  Node& n = at(node);
+  if (page) {
+    std::vector<HostPageId> id;
+    check(lower_.host->pages.take(1, &id), "a free record of the host cannot be taken");
+    n.page.host = id[0];
+    lower_.mover.read_page(n.page.device, lower_.host->at(id[0]));
+  } else {
+    std::vector<HostStateId> id;
+    check(lower_.host->states.take(1, &id), "a free record of the host cannot be taken");
+    n.snapshot.host = id[0];
+    lower_.mover.read_state(n.snapshot.device, lower_.host->at(id[0]));
+  }
+  ++(page ? counts_.pages_in : counts_.snapshots_in)[index_of(Tier::host)];
+  ++(page ? counts_.pages_to : counts_.snapshots_to)[index_of(Tier::host)];
+  classify(node);
+  return true;
+}
+
+bool PrefixIndex::copy_to_disk(int32_t node, RecordKind kind) {
+  if (!lower_.disk || by_key_.count(at(node).key) > 1) return false;  // two prefixes of one name cannot both have a file
+  ++at(node).pins;
+  const bool room = room_on_disk(kind);
+  --at(node).pins;
+  if (!room) return false;
+  Node& n = at(node);
+  const bool page = kind == RecordKind::page;
+  // What lies on disk is of use only behind its parent's page.
+  if (page && n.parent != 0 && !at(n.parent).page.disk && !copy_to_disk(n.parent, RecordKind::page)) return false;
+  if (!page && !n.page.disk && !copy_to_disk(node, RecordKind::page)) return false;
+  std::span<const std::byte> bytes = host_bytes(node, kind);
+  if (bytes.empty()) {
+    const std::span<std::byte> bounce = std::span(bounce_).first(static_cast<size_t>(page ? lower_.mover.page_bytes : lower_.mover.state_bytes));
+    if (page ? n.page.device.value < 0 : n.snapshot.device.value < 0) return false;
+    if (page) lower_.mover.read_page(n.page.device, bounce);
+    else lower_.mover.read_state(n.snapshot.device, bounce);
+    bytes = bounce;
+  }
+  if (!lower_.disk->write({.kind = kind,
+                           .key = n.key,
+                           .parent = n.parent == 0 ? PrefixKey{} : at(n.parent).key,
+                           .salt = n.salt,
+                           .depth = n.depth,
+                           .folded = page ? TokenPos(0) : n.folded,
+                           .tokens = n.tokens,
+                           .used_s = 0},
+                          bytes))
+    return false;
+  (page ? n.page.disk : n.snapshot.disk) = true;
+  ++(page ? counts_.pages_in : counts_.snapshots_in)[index_of(Tier::disk)];
+  ++(page ? counts_.pages_to : counts_.snapshots_to)[index_of(Tier::disk)];
+  classify(node);
+  return true;
+}
+
+// One record of the host goes, to disk if it is not there and has room, else away.
+bool PrefixIndex::evict_host(RecordKind kind) {
+  const bool page = kind == RecordKind::page;
+  return any_of_tier(Tier::host, [&](int32_t node) {
+    Node& n = at(node);
+    if (page ? n.page.host.value < 0 : n.snapshot.host.value < 0) return false;
+    if (!n.useless() && !(page ? n.page.disk : n.snapshot.disk)) copy_to_disk(node, kind);
+    return drop(node, Tier::host, kind);
+  });
+}
+
+bool PrefixIndex::room_on_disk(RecordKind kind) {
+  while (!lower_.disk->room_for(kind))
+    if (!any_of_tier(Tier::disk, [&](int32_t node) {
+          if (at(node).snapshot.disk) return drop(node, Tier::disk, RecordKind::snapshot);
+          return drop(node, Tier::disk, RecordKind::page);
+        }))
+      return false;
+  return true;
+}
+
+void PrefixIndex::save() {
+  if (!lower_.disk) return;
+  std::vector<int32_t> ends;
+  for (size_t i = 1; i < nodes_.size(); ++i)
+    if (nodes_[i].snapshot.any()) ends.push_back(static_cast<int32_t>(i));
+  std::ranges::sort(ends, [&](int32_t a, int32_t b) { return at(a).base != at(b).base ? at(a).base > at(b).base : at(a).depth > at(b).depth; });
+  const auto write = [&](int32_t node, RecordKind kind) {
+    if (on_disk(node, kind)) return true;
+    if (!lower_.disk->room_for(kind)) return false;
+    if (copy_to_disk(node, kind)) return true;
+    lower_.disk->flush();  // the queue was full
+    return copy_to_disk(node, kind);
+  };
+  std::vector<int32_t> path;
+  for (int32_t end : ends) {
+    path.clear();
+    for (int32_t i = end; i > 0; i = at(i).parent) path.push_back(i);
+    bool whole = true;
+    for (size_t i = path.size(); whole && i-- > 0;) whole = write(path[i], RecordKind::page);
+    if (whole) write(end, RecordKind::snapshot);
+  }
+  lower_.disk->flush();
+}
+
+void PrefixIndex::clear() {
+  for (size_t i = 1; i < nodes_.size(); ++i) {  // what lies on disk stays there for the next run
+    nodes_[i].page.disk = nodes_[i].snapshot.disk = false;
+    nodes_[i].pins = 0;
+  }
+  counts_.pages_in[index_of(Tier::disk)] = counts_.snapshots_in[index_of(Tier::disk)] = 0;
+  snapshots_ = std::ranges::count_if(nodes_, [](const Node& n) { return n.snapshot.any(); });
+  for (size_t i = 1; i < nodes_.size(); ++i)
+    if (!nodes_[i].tokens.empty() && nodes_[i].parent == 0) remove_subtree(static_cast<int32_t>(i));
+}
+
+}  // namespace winnow::cache
