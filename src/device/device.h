@@ -7,8 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -77,6 +79,14 @@ class Trace {
   std::map<std::string, Entry> entries_;
 };
 
+// An operand that a kernel has just written.
+struct Written {
+  std::string_view operand;
+  TensorView view;
+};
+// Called behind every kernel, with its op's name: for tests that look into a step, or spoil what was written.
+using Watch = std::function<void(std::string_view op, std::span<const Written> operands)>;
+
 // Where kernels are enqueued. The CPU device runs them at once on its workers.
 class Queue {
  public:
@@ -89,11 +99,14 @@ class Queue {
   void set_scratch(Scratch s) { scratch_ = s; }  // once, by the memory plan
   Trace* trace() const { return trace_; }        // null: nobody asks
   void set_trace(Trace* t) { trace_ = t; }
+  const Watch* watch() const { return watch_; }  // null: nobody looks
+  void set_watch(const Watch* w) { watch_ = w; }
 
  private:
   Workers* workers_;
   Scratch scratch_;
   Trace* trace_ = nullptr;
+  const Watch* watch_ = nullptr;
 };
 
 // Kernels forced by name: op -> kernel ("linear" -> "linear.cpu_avx2").

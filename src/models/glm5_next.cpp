@@ -499,7 +499,8 @@ struct Glm5Next::Impl {
               .g = live(b.g),
               .v = live(b.v),
               .beta = live(b.beta),
-              .rows = rows});
+              .rows = rows,
+              .bad = live(b.bad)});
     a.g_a(q, live(b.f_a), h);
     a.g_b(q, z.reshaped({t, heads * dim}), live(b.f_a));
     k.gated_norm(q, {.y = gated, .o = live(b.o), .z = z, .w = a.o_norm, .eps = config.rms_norm_eps});
@@ -514,7 +515,7 @@ struct Glm5Next::Impl {
     k.q_norm(q, {.y = qr, .x = live(b.qr_wide), .w = a.q_norm, .eps = c.rms_norm_eps});
     a.kv_a(q, live(b.latent_wide), h);
     k.kv_norm(q, {.y = latent, .x = live(b.latent_wide), .w = a.kv_norm, .eps = c.rms_norm_eps});
-    k.latent_write(q, {.pages = kv.latent[layer], .x = latent, .rows = rows});
+    k.latent_write(q, {.pages = kv.latent[layer], .x = latent, .rows = rows, .bad = live(b.bad)});
     if (own_indexer) select_tokens(q, a.indexer, rows, kv, layer, index, probe);
     if (probe && probe->selected) probe->selected(index, live(b.selected), live(b.count));
     a.q_b(q, mla_q.reshaped({t, c.heads * c.qk_nope_head_dim}), qr);
@@ -552,7 +553,8 @@ struct Glm5Next::Impl {
     a.k(q, key, h);
     k.k_norm(q, {.y = key, .x = key, .w = a.k_norm, .b = a.k_bias, .eps = 1e-6f});
     a.gate(q, gate, h);
-    k.index_write(q, {.pages = kv.index[layer], .ring = kv.pool_ring[layer], .key = key, .gate = gate, .ape = a.ape, .rows = rows});
+    k.index_write(q,
+                  {.pages = kv.index[layer], .ring = kv.pool_ring[layer], .key = key, .gate = gate, .ape = a.ape, .rows = rows, .bad = live(b.bad)});
     a.q(q, iq.reshaped({t, c.index_heads * c.index_head_dim}), live(b.qr));
     a.heads(q, iw, h);
     if (kv_spec.index_keys == IndexKeys::fp8) {
@@ -566,7 +568,7 @@ struct Glm5Next::Impl {
       const TensorView score = b.score.rows(0, count), pools = b.pools.rows(first, count);
       k.index_score(q, {.score = score, .q = iq, .w = iw, .pages = kv.index[layer], .first_row = first, .factor = factor, .rows = rows});
       if (probe && probe->scored) probe->scored(index, first, score);
-      k.top_k(q, {.pools = pools, .score = score, .first_row = first, .rows = rows});
+      k.top_k(q, {.pools = pools, .score = score, .first_row = first, .rows = rows, .bad = live(b.bad)});
       k.expand(q, {.tokens = b.selected.rows(first, count), .count = b.count.rows(first, count), .pools = pools, .first_row = first, .rows = rows});
     }
   }
@@ -584,7 +586,7 @@ struct Glm5Next::Impl {
   void moe(Queue& q, const MoeWeights& m, LayerIndex index, const Probe* probe) {
     const bool shared = config.shared_experts > 0;
     m.router(q, live(b.router_logits), live(b.h));
-    k.router(q, {.ids = live(b.ids_topk), .weights = live(b.weights_topk), .logits = live(b.router_logits), .bias = m.bias});
+    k.router(q, {.ids = live(b.ids_topk), .weights = live(b.weights_topk), .logits = live(b.router_logits), .bias = m.bias, .bad = live(b.bad)});
     if (probe && probe->routed) probe->routed(index, live(b.router_logits), live(b.ids_topk), live(b.weights_topk));
     if (shared) mlp(q, m.shared, k.shared_act, live(b.shared));
     m.op(q, {.y = live(b.y),
@@ -600,6 +602,7 @@ struct Glm5Next::Impl {
     const Rows rows = fill_rows(batch);
     if (rows_live == 0) return;
     plan_attention(batch);
+    std::fill_n(b.bad.as<int32_t>(), rows_live, 0);
     k.embed(q, {.y = live(b.x), .ids = live(b.ids), .table = w.embed.data});
     size_t kda_layer = 0, mla_layer = 0;
     for (size_t i = 0; i < w.layers.size(); ++i) {

@@ -68,8 +68,10 @@ class Glm5Next {
   const Options& options() const;
   const KvSpec& kv_spec() const;
   void forward(const Batch& batch, const KvViews& kv, const Probe* probe = nullptr);
-  ConstTensorView logits() const;    // [logit_rows of the last step, vocab] f32
-  ConstTensorView bad_rows() const;  // [rows of the last step] i32: 1 where a residual stream is NaN or infinite behind the last layer
+  ConstTensorView logits() const;  // [logit_rows of the last step, vocab] f32
+  // [rows of the last step] i32: 1 where something is NaN or infinite: a residual stream behind the last layer, what a later step reads
+  // (a latent, an index key and scale, a folded state: of its sequence's last row), or what was chosen by (index scores, router logits).
+  ConstTensorView bad_rows() const;
   // What S of a sequence holds after a step (SequenceRows::folded of its next one).
   TokenPos folded_after(const SequenceRows& rows) const;
   struct OpChoice {

@@ -136,6 +136,19 @@ inline void expect_close(ConstTensorView got, ConstTensorView want, double toler
     }
   }
 }
+// Flags of a step's rows (ops/bad.h) before any op has run, but for one that another op has set.
+inline Tensor flags(int64_t rows, int64_t set = -1) {
+  Tensor t(DType::i32, {rows});
+  std::fill_n(t.as<int32_t>(), rows, 0);
+  if (set >= 0) t.as<int32_t>()[set] = 1;
+  return t;
+}
+inline std::vector<int64_t> flagged(const Tensor& bad) {
+  std::vector<int64_t> rows;
+  for (int64_t t = 0; t < bad.view.elements(); ++t)
+    if (bad.as<int32_t>()[t] != 0) rows.push_back(t);
+  return rows;
+}
 inline bool same_bits(ConstTensorView a, ConstTensorView b) {
   return a.bytes() == b.bytes() && std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())) == 0;
 }

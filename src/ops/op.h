@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/units.h"
 #include "base/view.h"
@@ -24,6 +25,7 @@ using device::Scratch;
 
 using Out = TensorView;  // the direction of an operand is its type
 using In = ConstTensorView;
+using Writes = std::vector<device::Written>;  // every Out of a call by name: O::writes(args), which only a watched queue asks for
 
 // The largest step that scratch must serve.
 struct Limits {
@@ -87,8 +89,8 @@ class Op {
   }
   void operator()(Queue& q, const typename O::Args& a) const {
     O::check(spec_, a);
-    if (q.trace()) [[unlikely]]
-      traced(q, a);
+    if (q.trace() || q.watch()) [[unlikely]]
+      observed(q, a);
     else kernel_->run(q, q.scratch(), spec_, a);
   }
   int64_t scratch_bytes(const Limits& limits) const { return kernel_->scratch_bytes ? kernel_->scratch_bytes(spec_, limits) : 0; }
@@ -96,10 +98,12 @@ class Op {
   const typename O::Spec& spec() const { return spec_; }
 
  private:
-  void traced(Queue& q, const typename O::Args& a) const {
+  void observed(Queue& q, const typename O::Args& a) const {
     const auto start = std::chrono::steady_clock::now();
     kernel_->run(q, q.scratch(), spec_, a);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (q.watch()) (*q.watch())(O::name, O::writes(a));
+    if (!q.trace()) return;
     std::string label(kernel_->name);
     Cost cost;
     if constexpr (requires { O::label(spec_); }) label += " " + O::label(spec_);

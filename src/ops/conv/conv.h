@@ -23,6 +23,7 @@ struct Conv {
     In w;      // [channels, taps] f32
     Rows rows;
   };
+  static Writes writes(const Args& a) { return {{"y", a.y}, {"ring", a.ring}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"}, states{"states"}, ring_rows{"ring_rows"};
     expect(a.rows);

@@ -17,6 +17,7 @@ struct Embedding {
     In ids;    // [tokens] int32
     In table;  // [vocab, hidden]
   };
+  static Writes writes(const Args& a) { return {{"y", a.y}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
     expect("ids", a.ids, DType::i32, {tokens});

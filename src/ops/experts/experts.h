@@ -32,6 +32,7 @@ struct Experts {
     In add;                           // [tokens, hidden] f32, or empty
     std::span<const Expert> experts;  // [experts]
   };
+  static Writes writes(const Args& a) { return {{"y", a.y}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
     expect("x", a.x, s.x, {tokens, s.hidden});

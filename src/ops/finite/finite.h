@@ -1,8 +1,8 @@
-// bad[t] = 1 if any of x[t, ...] is NaN or infinite, else 0. What goes wrong in a layer stays in the residual streams, so over
-// the last ones this tells which rows of a step, with the caches they wrote, must reach nobody.
+// bad[t] = 1 if any of x[t, ...] is NaN or infinite; else bad[t] stays (bad.h). Most of what goes wrong in a layer stays in the residual
+// streams, so over the last ones this tells which rows of a step, with the caches they wrote, must reach nobody.
 #pragma once
 
-#include "ops/op.h"
+#include "ops/bad.h"
 
 namespace winnow::ops {
 
@@ -16,6 +16,7 @@ struct Finite {
     Out bad;  // [tokens] i32
     In x;     // [tokens, n]
   };
+  static Writes writes(const Args& a) { return {{"bad", a.bad}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
     expect("x", a.x, s.x, {tokens, s.n});

@@ -1,4 +1,3 @@
-#include "base/finite.h"
 #include "device/cpu/workers.h"
 #include "ops/cpu.h"
 #include "ops/finite/finite.h"
@@ -9,7 +8,8 @@ namespace {
 void run(Queue& q, Scratch, const Finite::Spec& s, const Finite::Args& a) {
   const int64_t row = bytes_of(s.x, s.n);
   q.workers().run(a.x.shape[0], 4, [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) a.bad.as<int32_t>()[t] = !all_finite(s.x, a.x.data + t * row, s.n);
+    for (int64_t t = begin; t < end; ++t)
+      if (!all_finite(s.x, a.x.data + t * row, s.n)) flag_row(a.bad, t);
   });
 }
 

@@ -7,11 +7,9 @@ namespace winnow::ops {
 namespace {
 
 void run(Queue&, Scratch, const Finite::Spec& s, const Finite::Args& a) {
-  for (int64_t t = 0; t < a.x.shape[0]; ++t) {
-    a.bad.as<int32_t>()[t] = 0;
+  for (int64_t t = 0; t < a.x.shape[0]; ++t)
     for (int64_t i = 0; i < s.n; ++i)
-      if (!std::isfinite(ref::get(a.x, t, i))) a.bad.as<int32_t>()[t] = 1;
-  }
+      if (!std::isfinite(ref::get(a.x, t, i))) flag_row(a.bad, t);
 }
 
 }  // namespace

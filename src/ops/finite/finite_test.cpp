@@ -20,15 +20,18 @@ TEST(Finite, OneValueAnywhereIsFoundInItsRowOnly) {
         want[static_cast<size_t>(t)] = 1;
       }
       ref::set(x, 8, n - 1, kNan);  // the last element
-      const Tensor expected = tensor_of<int32_t>({9}, want), of_reference(DType::i32, {9});
+      const Tensor expected = tensor_of<int32_t>({9}, want), of_reference = flags(9);
       run_reference<Finite>(spec, {of_reference, x});
       EXPECT_TRUE(same_bits(of_reference, expected));
       for_each_kernel<Finite>(spec, [&](const Kernel<Finite>& k, device::Device& d) {
-        const Tensor bad(DType::i32, {9}), none(DType::i32, {0});
+        const Tensor bad = flags(9), none = flags(0);
         run_kernel(k, d, spec, {bad, x});
         EXPECT_TRUE(bad.canaries_intact());
         EXPECT_TRUE(same_bits(bad, expected)) << n;
         run_kernel(k, d, spec, {none, x.view.rows(0, 0)});
+        const Tensor set = flags(2, 0);  // rows 2 and 3 hold numbers
+        run_kernel(k, d, spec, {set, x.view.rows(2, 2)});
+        EXPECT_EQ(flagged(set), std::vector<int64_t>{0}) << "a flag that another op has set is gone";
       });
     }
 }

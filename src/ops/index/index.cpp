@@ -23,6 +23,7 @@ void IndexWrite::check(const Spec& s, const Args& a) {
   expect("ape", a.ape, DType::f32, {s.kpool, s.dim});
   expect("ring", a.ring, DType::f32, {states, ring_rows, int64_t{2}, s.dim});
   winnow::check(ring_rows.value() >= s.kpool, "index_write: the ring is shorter than a pool");
+  expect_flags(a.bad, tokens.value());
   expect(a.pages, s.keys, s.dim, s.kpool, a.rows.page_tokens);
 }
 

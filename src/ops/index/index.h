@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/kv.h"
+#include "ops/bad.h"
 #include "ops/rows.h"
 
 namespace winnow::ops {
@@ -20,6 +21,7 @@ constexpr const char* rotation_why_not(bool fp8, int64_t dim) { return fp8 && (d
 //        rounded to bf16 = y; m = max(max |y|, 1e-4); scale = 2^ceil(log2(m / 448)), its exponent taken from the float's bits;
 //        key = e4m3(clamp(y / scale, +-448)); needs dim = 2^n (else no kernel fits, "fp8 keys need a power of two").
 //        A row with a y that is not finite gets the scale NaN and the codes 0x7F.
+// bad[t] = 1 for the row t that completes a pool of which a stored value, or the scale, is NaN or infinite.
 // A window row comes from this step's rows of the same sequence, or else from the ring row position % ring_rows; ring
 // rows are read before they are written. Never from another sequence. All bits equal for prefill and decode. Ring rows are
 // read from the sequence's source (rows.h); if that is another record, those that the step did not overwrite are carried over.
@@ -37,7 +39,9 @@ struct IndexWrite {
     In gate;           // [tokens, dim]
     In ape;            // [kpool, dim] f32: position bias inside a pool
     Rows rows;
+    Out bad;  // bad.h
   };
+  static Writes writes(const Args& a) { return {{"keys", a.pages.keys}, {"scales", a.pages.scales}, {"ring", a.ring}, {"bad", a.bad}}; }
   static void check(const Spec& s, const Args& a);
 };
 List<IndexWrite> kernels(IndexWrite, Ref);
@@ -58,6 +62,7 @@ struct IndexQuery {
     In q;    // [tokens, heads, dim]
     In w;    // [tokens, heads] f32
   };
+  static Writes writes(const Args& a) { return {{"q8", a.q8}, {"w8", a.w8}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
     expect("q", a.q, s.x, {tokens, s.heads, s.dim});
@@ -88,6 +93,7 @@ struct IndexScore {
     float factor;  // (dim * heads)^-1/2
     Rows rows;
   };
+  static Writes writes(const Args& a) { return {{"score", a.score}}; }
   static void check(const Spec& s, const Args& a);
   // Pools that the rows score, each read once a row.
   static Cost cost(const Spec& s, const Args& a) {
@@ -105,7 +111,7 @@ List<IndexScore> kernels(IndexScore, Cpu);
 
 // The `select` best pools of each row, as ids in ascending order, -1 beyond their number. Total order: score descending
 // (NaN as -infinity, -0 equal to 0), then the lower pool. Rows with at most `select` complete pools get 0, 1, ... without a
-// look at score.
+// look at score. bad[t] = 1 for a row t with a score among its pools that is NaN or infinite, since the choice then means nothing.
 struct IndexTopK {
   static constexpr std::string_view name = "index_top_k";
   struct Spec {
@@ -116,12 +122,15 @@ struct IndexTopK {
     In score;           // [count, max_pools] f32, rows may be strided
     int64_t first_row;  // row r of score and pools is row first_row + r of the step
     Rows rows;
+    Out bad;  // bad.h
   };
+  static Writes writes(const Args& a) { return {{"pools", a.pools}, {"bad", a.bad}}; }
   static void check(const Spec& s, const Args& a) {
     Dim count{"count"}, max_pools{"max_pools"};
     expect(a.rows);
     expect_rows("score", a.score, DType::f32, {count, max_pools});
     expect("pools", a.pools, DType::i32, {count, s.select});
+    expect_flags(a.bad, a.rows.tokens());
     winnow::check(a.first_row >= 0 && a.first_row + count.value() <= a.rows.tokens(), "index_top_k: rows out of range");
   }
 };
@@ -145,6 +154,7 @@ struct PoolExpand {
     int64_t first_row;
     Rows rows;
   };
+  static Writes writes(const Args& a) { return {{"tokens", a.tokens}, {"count", a.count}}; }
   static void check(const Spec& s, const Args& a) {
     Dim count{"count"};
     expect(a.rows);

@@ -160,5 +160,25 @@ TEST(PoolExpand, Conformance) {
     }
 }
 
+TEST(IndexTopK, FlagsRowsWhoseChoiceMeansNothing) {
+  const Pages pages(5, 84, 64, 1);
+  const std::vector<int64_t> pools{40, 40, 3, 40, 40};
+  const Step step = rows_with_pools(pools, pages);
+  const Tensor score(DType::f32, {5, 41});  // beyond a row's pools: NaN
+  for (int64_t r = 0; r < 5; ++r)
+    for (int64_t p = 0; p < pools[static_cast<size_t>(r)]; ++p) ref::set(score, r, p, static_cast<float>(p % 7));
+  ref::set(score, 1, 39, std::numeric_limits<float>::quiet_NaN());
+  ref::set(score, 2, 1, std::numeric_limits<float>::infinity());  // selects everything without a look
+  ref::set(score, 3, 0, -std::numeric_limits<float>::infinity());
+  const auto expect = [&](const Kernel<IndexTopK>& k, device::Device& d) {
+    const Tensor got = dirty({4, 3}), bad = flags(5, 4);
+    run_kernel(k, d, {2, 3}, {got, score.view.rows(1, 4), 1, step.rows, bad});
+    EXPECT_EQ(flagged(bad), (std::vector<int64_t>{1, 3, 4}));
+    EXPECT_TRUE(bad.canaries_intact());
+  };
+  expect(kernels(IndexTopK{}, Ref{})[0], cpu_with(1));
+  for_each_kernel<IndexTopK>({2, 3}, expect);
+}
+
 }  // namespace
 }  // namespace winnow::ops::test

@@ -114,7 +114,9 @@ void run(Queue& q, Scratch, const IndexTopK::Spec& s, const IndexTopK::Args& a) 
     for (int64_t r = begin; r < end; ++r) {
       const int64_t pools = complete_pools(TokenPos(a.rows.position.as<int64_t>()[a.first_row + r]), s.kpool);
       int32_t* out = a.pools.as<int32_t>() + r * s.select;
-      if (pools > s.select && s.select > 0) select_row(a.score.as<float>() + r * a.score.stride[0], pools, s.select, out);
+      const float* score = a.score.as<float>() + r * a.score.stride[0];
+      if (pools > s.select && !all_finite(DType::f32, reinterpret_cast<const std::byte*>(score), pools)) flag_row(a.bad, a.first_row + r);
+      if (pools > s.select && s.select > 0) select_row(score, pools, s.select, out);
       else
         for (int64_t i = 0; i < s.select; ++i) out[i] = static_cast<int32_t>(i < pools ? i : -1);
     }

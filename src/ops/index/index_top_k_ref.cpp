@@ -17,6 +17,7 @@ void run(Queue&, Scratch, const IndexTopK::Spec& s, const IndexTopK::Args& a) {
     if (pools > s.select) {
       auto score = [&](int32_t p) {
         const float x = ref::get(a.score, r, p);
+        if (!std::isfinite(x)) flag_row(a.bad, a.first_row + r);
         return std::isnan(x) ? -std::numeric_limits<float>::infinity() : x;
       };
       std::stable_sort(order.begin(), order.end(), [&](int32_t x, int32_t y) { return score(x) > score(y); });

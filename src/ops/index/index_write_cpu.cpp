@@ -61,10 +61,14 @@ void complete_pool(const IndexWrite::Spec& s, const IndexWrite::Args& a, int64_t
   const int64_t state = pool_of(pos, s.kpool).value % a.pages.keys.shape[1];
   const int64_t at = page * a.pages.keys.stride[0] + state * s.dim;
   const float* ape = a.ape.as<float>();
-  if (s.keys == IndexKeys::f32) return pool(window, ape, s.kpool, a.pages.keys.as<float>() + at);
-  if (s.keys == IndexKeys::bf16) return pool(window, ape, s.kpool, a.pages.keys.as<Bf16>() + at);
-  pool(window, ape, s.kpool, z);
-  a.pages.scales.as<float>()[page * a.pages.scales.stride[0] + state] = rotate_and_quantise(z, s.dim, a.pages.keys.as<E4m3>() + at);
+  std::byte* const key = a.pages.keys.data + bytes_of(a.pages.keys.dtype, at);
+  if (s.keys == IndexKeys::f32) pool(window, ape, s.kpool, reinterpret_cast<float*>(key));
+  else if (s.keys == IndexKeys::bf16) pool(window, ape, s.kpool, reinterpret_cast<Bf16*>(key));
+  else {
+    pool(window, ape, s.kpool, z);
+    a.pages.scales.as<float>()[page * a.pages.scales.stride[0] + state] = rotate_and_quantise(z, s.dim, reinterpret_cast<E4m3*>(key));
+  }
+  if (!all_finite(a.pages.keys.dtype, key, s.dim)) flag_row(a.bad, t);  // codes of a scale that is no number are none either
 }
 
 // Only the last ring_rows rows of a sequence survive in its ring.

@@ -54,12 +54,16 @@ void write_pool(const IndexWrite::Spec& s, const IndexWrite::Args& a, int64_t t)
   const int64_t row = pool_of(pos, s.kpool).value % a.pages.keys.shape[1];
   const std::vector<float> z = pooled(s, a, t);
   if (s.keys != IndexKeys::fp8) {
-    for (int64_t c = 0; c < s.dim; ++c) ref::set(a.pages.keys, page, row, c, z[c]);
+    for (int64_t c = 0; c < s.dim; ++c) {
+      ref::set(a.pages.keys, page, row, c, z[c]);
+      if (!std::isfinite(ref::get(a.pages.keys, page, row, c))) flag_row(a.bad, t);
+    }
     return;
   }
   const ref::Quantised quantised = ref::rotate_and_quantise(z);
   for (int64_t c = 0; c < s.dim; ++c) a.pages.keys.as<E4m3>()[page * a.pages.keys.stride[0] + row * s.dim + c] = quantised.codes[c];
   ref::set(a.pages.scales, page, row, quantised.scale);
+  if (!std::isfinite(quantised.scale)) flag_row(a.bad, t);
 }
 
 void run(Queue&, Scratch, const IndexWrite::Spec& s, const IndexWrite::Args& a) {

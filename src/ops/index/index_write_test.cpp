@@ -284,5 +284,36 @@ TEST(IndexWrite, RefusesToRotateOddSizes) {
     EXPECT_STREQ(k.why_not(cpu_with(1).caps(), {IndexKeys::fp8, DType::f32, 96, 4}), "fp8 keys need a power of two");
 }
 
+// The row that completes the pool is flagged, whichever row of it is bad, in this step or an earlier one; a pool that is not complete
+// says nothing yet.
+TEST(IndexWrite, FlagsTheRowThatCompletesABadPool) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  for (IndexKeys keys : {IndexKeys::f32, IndexKeys::bf16, IndexKeys::fp8}) {
+    const IndexWrite::Spec spec{keys, DType::f32, 16, 4};
+    for_reference_and_kernels(spec, [&](const Kernel<IndexWrite>& k, device::Device& d) {
+      const Pages pages(2, 32, 16, 5);
+      const Raw raw(DType::f32, 2, 32, 16);
+      const Tensor ape = random_tensor(DType::f32, {4, 16}, 13);
+      const Cache cache(keys, pages, 2, 16, 4, 4);
+      ref::set(raw.key, 5, 15, nan);      // sequence 0, pool 1
+      ref::set(raw.gate, 11, 0, inf);     // pool 2
+      ref::set(raw.key, 12, 3, 3.4e38f);  // pool 3: rounds to infinity in bf16, which fp8 goes through
+      ref::set(raw.gate, 12, 3, 200);     // and counts alone
+      ref::set(raw.key, 17, 3, inf);      // pool 4, not complete below
+      const auto flagged_by = [&](const std::vector<Part>& parts) {
+        const Step step(parts, pages);
+        const Tensor key = Raw::gather(raw.key, raw.tokens, parts), gate = Raw::gather(raw.gate, raw.tokens, parts);
+        const Tensor bad = flags(step.rows.tokens(), 0);
+        run_kernel(k, d, spec, {cache.pages(), cache.ring, key, gate, ape, step.rows, bad});
+        EXPECT_TRUE(bad.canaries_intact());
+        return flagged(bad);
+      };
+      EXPECT_EQ(flagged_by({{0, 6, 1}, {0, 6, 0}}), (std::vector<int64_t>{0}));
+      EXPECT_EQ(flagged_by({{6, 5, 1}, {6, 4, 0}}), (std::vector<int64_t>{0, 6}));
+      EXPECT_EQ(flagged_by({{11, 1, 1}, {10, 9, 0}}), keys == IndexKeys::f32 ? (std::vector<int64_t>{0, 2}) : (std::vector<int64_t>{0, 2, 6}));
+    });
+  }
+}
+
 }  // namespace
 }  // namespace winnow::ops::test

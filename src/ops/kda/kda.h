@@ -1,6 +1,7 @@
 // Kimi Delta Attention (arXiv 2510.26692; transformers, models/glm5_next/modular_glm5_next.py).
 #pragma once
 
+#include "ops/bad.h"
 #include "ops/rows.h"
 
 namespace winnow::ops {
@@ -28,6 +29,7 @@ struct KdaGate {
     In dt_bias;  // [heads * key_dim] f32
     float lower_bound;
   };
+  static Writes writes(const Args& a) { return {{"q", a.q}, {"k", a.k}, {"v", a.v}, {"g", a.g}, {"beta", a.beta}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
     expect("qkv", a.qkv, s.x, {tokens, s.heads * (2 * s.key_dim + s.value_dim)});
@@ -65,6 +67,8 @@ List<KdaGate> kernels(KdaGate, Cpu);
 // An S that holds no token (folded = 0, so every sequence that begins at position 0) is taken as zero, whatever its
 // bytes (a select). No two sequences of a step share a state. S and waiting rows are read from the sequence's source
 // (rows.h); if that is another record, S is written in any case and rows that still wait are carried over.
+// bad[t] = 1 for the last row t of a sequence of which a folded S that is written holds a NaN or an infinity: no later row of this step
+// need read it.
 struct Kda {
   static constexpr std::string_view name = "kda";
   struct Spec {
@@ -80,7 +84,11 @@ struct Kda {
     In v;                // [tokens, heads, value_dim] f32
     In beta;             // [tokens, heads] f32
     Rows rows;
+    Out bad;  // bad.h
   };
+  static Writes writes(const Args& a) {
+    return {{"o", a.o}, {"state", a.state}, {"ring_k", a.ring_k}, {"ring_g", a.ring_g}, {"ring_u", a.ring_u}, {"bad", a.bad}};
+  }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"}, states{"states"}, ring_rows{"ring_rows"};
     expect(a.rows);
@@ -93,6 +101,7 @@ struct Kda {
     expect("ring_k", a.ring_k, DType::f32, {states, ring_rows, s.heads, s.key_dim});
     expect("ring_g", a.ring_g, DType::f32, {states, ring_rows, s.heads, s.key_dim});
     expect("ring_u", a.ring_u, DType::f32, {states, ring_rows, s.heads, s.value_dim});
+    expect_flags(a.bad, tokens.value());
     winnow::check(ring_rows.value() > kKdaGroup, "kda: the ring is shorter than a group and a row");
   }
   // A sequence reads S once and writes it once a group; a row's products with S.
@@ -119,6 +128,7 @@ struct GatedNorm {
     In w;   // [dim] f32
     float eps;
   };
+  static Writes writes(const Args& a) { return {{"y", a.y}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
     expect("o", a.o, DType::f32, {tokens, s.heads, s.dim});

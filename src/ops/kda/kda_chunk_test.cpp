@@ -68,5 +68,33 @@ TEST(KdaChunk, DecodeRowsUseTheRowForm) {
   });
 }
 
+// A state that overflows in the last rows of a chunk, which no row of the step reads: every output is a number.
+TEST(KdaChunk, FlagsAStateThatNoRowReads) {
+  const Kda::Spec spec{1, 2, 1, true};
+  const Tensor q(DType::f32, {64, 1, 2}), k = q.clone(), g = q.clone(), v(DType::f32, {64, 1, 1}), beta(DType::f32, {64, 1});
+  for (const Tensor* t : {&q, &k, &g, &v, &beta}) std::fill_n(t->as<float>(), t->view.elements(), 0.0f);
+  for (int64_t t = 48; t < 64; ++t) {
+    k.as<float>()[2 * t] = t == 48 ? 1 : 0.1f;
+    v.as<float>()[t] = 3e38f;
+    beta.as<float>()[t] = 1;
+  }
+  std::vector<int64_t> positions(64);
+  std::iota(positions.begin(), positions.end(), 0);
+  const Tensor first = tensor_of<int32_t>({2}, {0, 64}), zeros = tensor_of<int32_t>({64}, std::vector<int32_t>(64)),
+               position = tensor_of<int64_t>({64}, positions), one = tensor_of<int32_t>({1}, {0}), table = tensor_of<int32_t>({1, 1}, {0}),
+               folded = tensor_of<int64_t>({1}, {0});
+  const auto expect = [&](const RunKda& run) {
+    const Memory m(spec, 1, kda_ring_rows(0));
+    const Tensor o(DType::f32, {64, 1, 1}), bad = flags(64);
+    run(spec,
+        {o, m.state, m.ring_k, m.ring_g, m.ring_u, q, k, g, v, beta, {first, zeros, position, position, table, one, one, folded, one, 64}, bad});
+    for (int64_t t = 0; t < 64; ++t) EXPECT_TRUE(std::isfinite(o.as<float>()[t])) << t;
+    EXPECT_TRUE(std::isinf(m.state.as<float>()[0]));
+    EXPECT_EQ(flagged(bad), std::vector<int64_t>{63});
+  };
+  expect(reference());
+  for_each_kernel<Kda>(spec, [&](const Kernel<Kda>& kda, device::Device& d) { expect(kernel(kda, d)); });
+}
+
 }  // namespace
 }  // namespace winnow::ops::test

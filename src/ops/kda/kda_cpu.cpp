@@ -37,6 +37,7 @@ class HeadWalk {
       }
     }
     walk(t, end);
+    if (written_ && !all_finite(DType::f32, reinterpret_cast<const std::byte*>(h_.state), h_.key_dim * h_.value_dim)) flag_row(h_.bad, h_.last_row);
     if (moved() && !written_ && h_.folded > 0) std::copy_n(h_.from_state, h_.key_dim * h_.value_dim, h_.state);
   }
 
@@ -207,7 +208,9 @@ KdaHead head_of(const Kda::Spec& s, const Kda::Args& a, int64_t sequence, int64_
             .folded = a.rows.folded.as<int64_t>()[sequence],
             .folded_after = 0,
             .decode = a.rows.decode.as<int32_t>()[sequence] != 0,
-            .chunked = s.chunked};
+            .chunked = s.chunked,
+            .bad = a.bad,
+            .last_row = row + count - 1};
   h.folded_after = folded_after(h.folded, TokenPos(h.position), count, h.decode, h.chunked);
   return h;
 }

@@ -20,6 +20,8 @@ struct KdaHead {
   int64_t heads, key_dim, value_dim, ring_rows;
   int64_t position, count, folded, folded_after;
   bool decode, chunked;
+  Out bad;           // the step's flags
+  int64_t last_row;  // of the sequence in the step
 
   int64_t key_row(int64_t row) const { return row * heads * key_dim; }  // offset of a step's row or a ring's row
   int64_t value_row(int64_t row) const { return row * heads * value_dim; }

@@ -101,7 +101,10 @@ class Head {
   }
 
   void write_state() {
-    for (int64_t i = 0; i < s_.key_dim * s_.value_dim; ++i) a_.state.as<float>()[state_at() + i] = static_cast<float>(S_[i]);
+    for (int64_t i = 0; i < s_.key_dim * s_.value_dim; ++i) {
+      const float x = a_.state.as<float>()[state_at() + i] = static_cast<float>(S_[i]);
+      if (!std::isfinite(x)) flag_row(a_.bad, first_row_ + count_ - 1);
+    }
   }
 
   const Kda::Spec& s_;

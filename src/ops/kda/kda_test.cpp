@@ -202,5 +202,33 @@ TEST(Kda, NoRows) {
   });
 }
 
+// The last row of the sequence is flagged when an S that is not finite is written, in every form, and only then.
+TEST(Kda, FlagsSequencesWhoseFoldedStateIsNotFinite) {
+  const auto expect = [](const RunKda& run, bool chunked) {
+    const Kda::Spec spec{3, 20, 24, chunked};
+    const Memory m(spec, 3, kda_ring_rows(0));
+    Sequence a{1, 0}, b{2, 2}, c{3, 1};
+    const auto flagged_by = [&](const std::vector<Piece>& pieces) {
+      int64_t rows = 0;
+      for (const Piece& p : pieces) rows += p.count;
+      const Tensor bad = flags(rows, 1);
+      run_step(spec, run, m, pieces, bad);
+      EXPECT_TRUE(bad.canaries_intact());
+      return flagged(bad);
+    };
+    EXPECT_EQ(flagged_by({{&a, 7}, {&b, 14}, {&c, 12}}), (std::vector<int64_t>{1}));
+    const int64_t ring_rows = m.ring_u.view.shape[1], row = spec.heads * spec.value_dim;
+    m.ring_u.as<float>()[(0 * ring_rows + 3) * row + 50] = std::numeric_limits<float>::infinity();          // token 3 of a, head 2
+    m.ring_u.as<float>()[(2 * ring_rows + 9 % ring_rows) * row] = std::numeric_limits<float>::quiet_NaN();  // token 9 of b, head 0
+    EXPECT_EQ(flagged_by({{&c, 3}, {&a, 1, true}, {&b, 2}}), (std::vector<int64_t>{1})) << "nothing bad was folded yet";
+    EXPECT_EQ(flagged_by({{&c, 1, true}, {&a, 1, true}, {&b, 1, true}}), (std::vector<int64_t>{1, 2}));  // b's fold, where 16 is the next row
+    EXPECT_EQ(flagged_by({{&b, 120}, {&c, 2}}), (std::vector<int64_t>{1, 119}));                         // and whatever is folded onto it
+  };
+  for (bool chunked : {false, true}) {
+    expect(reference(), chunked);
+    for_each_kernel<Kda>({3, 20, 24, chunked}, [&](const Kernel<Kda>& k, device::Device& d) { expect(kernel(k, d), chunked); });
+  }
+}
+
 }  // namespace
 }  // namespace winnow::ops::test

@@ -2,7 +2,9 @@
 // recurrence in float64 to hold them to.
 #pragma once
 
+#include <limits>
 #include <map>
+#include <numeric>
 
 #include "ops/conformance.h"
 #include "ops/kda/kda.h"
@@ -113,7 +115,7 @@ struct Memory {
 using RunKda = std::function<void(const Kda::Spec&, const Kda::Args&)>;
 
 // Runs a step and advances the sequences. Returns o [tokens, heads, value_dim].
-inline Tensor run_step(const Kda::Spec& s, const RunKda& run, const Memory& m, const std::vector<Piece>& pieces) {
+inline Tensor run_step(const Kda::Spec& s, const RunKda& run, const Memory& m, const std::vector<Piece>& pieces, const Out& bad = {}) {
   std::vector<int32_t> first{0}, sequence, state, source, decode;
   std::vector<int64_t> position, folded;
   std::vector<float> q, k, g, v, beta;
@@ -152,7 +154,8 @@ inline Tensor run_step(const Kda::Spec& s, const RunKda& run, const Memory& m, c
           .g = tg,
           .v = tv,
           .beta = tbeta,
-          .rows = {tfirst, tsequence, tposition, tposition, pages, tstate, tsource, tfolded, tdecode, 64}});
+          .rows = {tfirst, tsequence, tposition, tposition, pages, tstate, tsource, tfolded, tdecode, 64},
+          .bad = bad});
   for (const Tensor* t : {&std::as_const(o), &m.state, &m.ring_k, &m.ring_g, &m.ring_u}) EXPECT_TRUE(t->canaries_intact());
   for (const Piece& p : pieces) {
     p.sequence->folded = folded_after(p.sequence->folded, TokenPos(p.sequence->position), p.count, p.decode, s.chunked);

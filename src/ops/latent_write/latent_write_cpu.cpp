@@ -24,7 +24,9 @@ void run(Queue& q, Scratch, const LatentWrite::Spec& s, const LatentWrite::Args&
         for (int64_t t = begin; t < end; ++t) {
           const int64_t slot = a.rows.slot.as<int64_t>()[t], page = slot / a.rows.page_tokens;
           winnow::check(slot >= 0 && page < a.pages.shape[0], "latent_write: a slot is outside the pages");
-          convert(a.pages.as<To>() + page * a.pages.stride[0] + slot % a.rows.page_tokens * s.dim, a.x.as<From>() + t * s.dim, s.dim);
+          To* to = a.pages.as<To>() + page * a.pages.stride[0] + slot % a.rows.page_tokens * s.dim;
+          convert(to, a.x.as<From>() + t * s.dim, s.dim);
+          if (!all_finite(s.pages, reinterpret_cast<const std::byte*>(to), s.dim)) flag_row(a.bad, t);
         }
       });
     });

@@ -64,5 +64,28 @@ TEST(LatentWriteDeathTest, ASlotOutsideThePages) {
   }
 }
 
+// What is stored counts: the largest floats round to infinity in bf16.
+TEST(LatentWrite, FlagsRowsThatAreNotFiniteAsStored) {
+  const StepRows step({{0, 62, 4}, {1, 0, 2}});
+  for (DType type : {DType::f32, DType::bf16})
+    for (int64_t dim : {1, 17, 64}) {
+      const LatentWrite::Spec spec{DType::f32, type, dim};
+      const Tensor x = random_tensor(DType::f32, {6, dim}, 1);
+      ref::set(x, 1, dim - 1, std::numeric_limits<float>::quiet_NaN());
+      ref::set(x, 3, 0, -std::numeric_limits<float>::infinity());
+      ref::set(x, 4, dim / 2, 3.4e38f);
+      const std::vector<int64_t> want = type == DType::f32 ? std::vector<int64_t>{0, 1, 3} : std::vector<int64_t>{0, 1, 3, 4};
+      const Tensor of_reference = flags(6, 0), pages(type, {step.pages(), 64, dim});
+      run_reference<LatentWrite>(spec, {pages, x, step.rows, of_reference});
+      EXPECT_EQ(flagged(of_reference), want);
+      for_each_kernel<LatentWrite>(spec, [&](const Kernel<LatentWrite>& k, device::Device& d) {
+        const Tensor bad = flags(6, 0);
+        run_kernel(k, d, spec, {pages, x, step.rows, bad});
+        EXPECT_EQ(flagged(bad), want);
+        EXPECT_TRUE(bad.canaries_intact());
+      });
+    }
+}
+
 }  // namespace
 }  // namespace winnow::ops::test

@@ -17,6 +17,7 @@ struct LayerNorm {
     In w, b;  // [hidden] f32
     float eps;
   };
+  static Writes writes(const Args& a) { return {{"y", a.y}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
     expect("x", a.x, s.x, {tokens, s.hidden});

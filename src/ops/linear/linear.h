@@ -22,6 +22,7 @@ struct Linear {
     In x;      // [tokens, k], rows may be strided
     Matrix w;  // [n, k]
   };
+  static Writes writes(const Args& a) { return {{"y", a.y}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
     expect_rows("x", a.x, s.x, {tokens, s.k});
@@ -49,6 +50,7 @@ struct HeadLinear {
     In x;   // [tokens, heads, k]
     In w;   // [heads, n, k]
   };
+  static Writes writes(const Args& a) { return {{"y", a.y}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
     expect("x", a.x, s.x, {tokens, s.heads, s.k});

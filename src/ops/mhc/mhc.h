@@ -34,6 +34,7 @@ struct MhcPre {
     In norm_w;  // [hidden] f32
     float norm_eps, hc_eps;
   };
+  static Writes writes(const Args& a) { return {{"y", a.y}, {"post", a.post}, {"comb", a.comb}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
     const int64_t m = (2 + s.streams) * s.streams;
@@ -68,6 +69,7 @@ struct MhcPost {
     In post;  // [tokens, streams] f32
     In comb;  // [tokens, streams, streams] f32
   };
+  static Writes writes(const Args& a) { return {{"x", a.x}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
     expect("x", a.x, s.x, {tokens, s.streams, s.hidden});
@@ -93,6 +95,7 @@ struct MhcHead {
     In w;     // [hidden] f32
     float eps;
   };
+  static Writes writes(const Args& a) { return {{"y", a.y}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"}, chosen{"chosen"};
     expect("x", a.x, s.x, {tokens, s.streams, s.hidden});

@@ -33,6 +33,7 @@ struct DenseMla {
     float scale;
     Rows rows;
   };
+  static Writes writes(const Args& a) { return {{"y", a.y}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"}, pages{"pages"};
     winnow::check(s.limit <= kTokens, "dense_mla: limit beyond kTokens");

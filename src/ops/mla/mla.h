@@ -26,6 +26,7 @@ struct SparseMla {
     float scale;        // (nope + rope head dim)^-1/2, the dim before absorption
     Rows rows;
   };
+  static Writes writes(const Args& a) { return {{"y", a.y}}; }
   static void check(const Spec& s, const Args& a) {
     Dim count{"count"}, pages{"pages"}, width{"width"};
     expect(a.rows);

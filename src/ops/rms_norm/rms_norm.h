@@ -18,6 +18,7 @@ struct RmsNorm {
     In w;   // [hidden] f32
     float eps;
   };
+  static Writes writes(const Args& a) { return {{"y", a.y}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
     expect_rows("x", a.x, s.x, {tokens, s.hidden});

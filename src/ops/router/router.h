@@ -3,11 +3,11 @@
 //   with groups > 1: experts in `groups` contiguous groups, a group's score is the sum of its two largest b, only the
 //   `kept_groups` best groups (ties: lower group) stay candidates
 //   ids[t, r] = the r-th largest b (ties: lower expert); w_r = s[ids[t, r]], unbiased. A NaN ranks as -infinity, so ids are
-//   distinct experts whatever the logits.
+//   distinct experts whatever the logits; bad[t] = 1 if a logit is NaN or infinite, since the choice then means nothing.
 //   normalise: w <- w / (sum of w + 1e-20);   weights = scaling * w
 #pragma once
 
-#include "ops/op.h"
+#include "ops/bad.h"
 
 namespace winnow::ops {
 
@@ -23,7 +23,9 @@ struct Router {
     Out weights;  // [tokens, top_k] f32
     In logits;    // [tokens, experts] f32
     In bias;      // [experts] f32
+    Out bad;      // bad.h
   };
+  static Writes writes(const Args& a) { return {{"ids", a.ids}, {"weights", a.weights}, {"bad", a.bad}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
     winnow::check(s.groups >= 1 && s.experts % s.groups == 0 && (s.groups == 1 || (s.experts / s.groups >= 2 && s.kept_groups <= s.groups)),
@@ -33,6 +35,7 @@ struct Router {
     expect("bias", a.bias, DType::f32, {s.experts});
     expect("ids", a.ids, DType::i32, {tokens, s.top_k});
     expect("weights", a.weights, DType::f32, {tokens, s.top_k});
+    expect_flags(a.bad, tokens.value());
   }
 };
 List<Router> kernels(Router, Ref);

@@ -75,8 +75,11 @@ void route(const Router::Spec& s, int32_t* ids, float* weights, const float* log
 void run(Queue& q, Scratch scratch, const Router::Spec& s, const Router::Args& a) {
   q.workers().run(a.logits.shape[0], 1, [&](int64_t begin, int64_t end, int worker) {
     float* b = reinterpret_cast<float*>(scratch.data) + worker * scratch_floats(s);
-    for (int64_t t = begin; t < end; ++t)
-      route(s, a.ids.as<int32_t>() + t * s.top_k, a.weights.as<float>() + t * s.top_k, a.logits.as<float>() + t * s.experts, a.bias.as<float>(), b);
+    for (int64_t t = begin; t < end; ++t) {
+      const float* logits = a.logits.as<float>() + t * s.experts;
+      route(s, a.ids.as<int32_t>() + t * s.top_k, a.weights.as<float>() + t * s.top_k, logits, a.bias.as<float>(), b);
+      if (!all_finite(DType::f32, reinterpret_cast<const std::byte*>(logits), s.experts)) flag_row(a.bad, t);
+    }
   });
 }
 

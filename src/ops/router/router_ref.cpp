@@ -45,6 +45,7 @@ void run(Queue&, Scratch, const Router::Spec& s, const Router::Args& a) {
     for (int64_t e = 0; e < s.experts; ++e) {
       scores.push_back(static_cast<float>(1 / (1 + std::exp(-double{ref::get(a.logits, t, e)}))));
       biased.push_back(scores.back() + ref::get(a.bias, e));
+      if (!std::isfinite(ref::get(a.logits, t, e))) flag_row(a.bad, t);
     }
     const std::vector<int64_t> experts = candidates(s, biased);
     for (int64_t e : experts) candidate_scores.push_back(biased[e]);

@@ -105,5 +105,22 @@ TEST(Router, IdsAreDistinctExpertsWhateverTheLogits) {
   expect_row({4, 2, 1, 1, true, 1}, {-1e30f, -1e30f, -1e30f, -1e30f}, {0, 0, 0, 0}, {0, 1}, {0, 0});
 }
 
+TEST(Router, FlagsRowsWhoseChoiceMeansNothing) {
+  const Router::Spec spec{17, 3, 1, 1, true, 1};
+  const Tensor logits = random_tensor(DType::f32, {5, 17}, 1), bias = random_tensor(DType::f32, {17}, 2);
+  ref::set(logits, 1, 16, std::numeric_limits<float>::quiet_NaN());
+  ref::set(logits, 3, 0, std::numeric_limits<float>::infinity());
+  const std::vector<int64_t> want{1, 2, 3};
+  const Routed r(5, 3);
+  const Tensor of_reference = flags(5, 2);
+  run_reference<Router>(spec, {r.ids, r.weights, logits, bias, of_reference});
+  EXPECT_EQ(flagged(of_reference), want);
+  for_each_kernel<Router>(spec, [&](const Kernel<Router>& k, device::Device& d) {
+    const Tensor bad = flags(5, 2);
+    run_kernel(k, d, spec, {r.ids, r.weights, logits, bias, bad});
+    EXPECT_EQ(flagged(bad), want);
+  });
+}
+
 }  // namespace
 }  // namespace winnow::ops::test

@@ -17,6 +17,7 @@ struct SwiGlu {
     Out y;        // [tokens, n]
     In gate, up;  // [tokens, n]
   };
+  static Writes writes(const Args& a) { return {{"y", a.y}}; }
   static void check(const Spec& s, const Args& a) {
     Dim tokens{"tokens"};
     expect("gate", a.gate, s.x, {tokens, s.n});
