@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "cache/disk_testing.h"
 
@@ -24,7 +25,7 @@ bool write(DiskTier& tier, RecordKind kind, const Tokens& path, uint32_t number)
 using Written = std::map<std::string, std::vector<uint32_t>>;
 
 struct Tally {
-  int64_t good = 0, errors = 0;
+  int64_t good = 0, errors = 0, damaged = 0;
   std::set<std::string> names;  // of the good ones
 };
 
@@ -32,6 +33,7 @@ struct Tally {
 Tally expect_nothing_wrong(const Folder& folder, const Written& written, const std::string& what) {
   Tally tally;
   DiskTier tier(options(folder));
+  tally.damaged = tier.counts().damaged;
   std::set<std::string> before;
   for (const DiskRecord& r : tier.take_found()) {
     const std::string name = file_name({r.kind, r.key});
@@ -101,6 +103,7 @@ TEST(DiskCrash, KilledInAnyOperation) {
       if (!std::filesystem::exists(folder.path())) continue;
       const Tally tally = expect_nothing_wrong(folder, written, fmt::format("seed {}, killed in operation {}", seed, k));
       EXPECT_EQ(tally.errors, 0) << "the page cache outlives the process, so no record is half there";
+      EXPECT_EQ(tally.damaged, 0) << "not even under its name";
       all.good += tally.good;
     }
     EXPECT_GT(k, 60);
@@ -216,6 +219,29 @@ TEST(DiskCrash, AFileThatChangesBetweenScanAndRead) {
   EXPECT_EQ(tier.counts().read_failures, 3);
   ASSERT_TRUE(write(tier, kPage, kA, 7)) << "and can be written again";
   EXPECT_EQ(read(tier, kPage, key_of(kA)).payload, payload(100, 7));
+}
+
+// The failure is of the record that was read, not of the one that took its place meanwhile.
+TEST(DiskCrash, AReadFailsWhileItsRecordIsWrittenAnew) {
+  const Folder folder;
+  DiskFaults faults;
+  std::function<void()> once;
+  faults.before = [&](const std::string& operation) {
+    if (operation.starts_with("read") && once) std::exchange(once, {})();
+  };
+  DiskTier tier(options(folder), faults.files());
+  ASSERT_TRUE(write(tier, kPage, kA, 1));
+  tier.flush();
+  faults.reads_fail = true;
+  once = [&] {
+    tier.remove(kPage, key_of(kA));
+    EXPECT_TRUE(write(tier, kPage, kA, 2));
+  };
+  EXPECT_NE(read(tier, kPage, key_of(kA)).error, "");
+  faults.reads_fail = false;
+  EXPECT_TRUE(tier.has(kPage, key_of(kA)));
+  EXPECT_EQ(tier.bytes(), 252);
+  EXPECT_EQ(read(tier, kPage, key_of(kA)).payload, payload(100, 2));
 }
 
 TEST(DiskCrash, ARecordUnderAnotherName) {

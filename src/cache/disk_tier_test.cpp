@@ -387,6 +387,24 @@ TEST(DiskTier, ReadsGoBeforeWrites) {
   EXPECT_EQ(done.payload, payload(100, 1));
 }
 
+TEST(DiskTier, AReadGoesBeforeAWriteThatWasQueuedFirst) {
+  const Folder folder;
+  Stop stop("rename");
+  DiskFaults faults;
+  faults.before = std::ref(stop);
+  DiskTier tier(options(folder), faults.files());
+  ASSERT_TRUE(write(tier, kPage, kA, 1));
+  stop.wait();
+  ASSERT_TRUE(write(tier, kPage, kX, 2));
+  const uint64_t ticket = tier.read(kPage, key_of(kA));
+  stop.go_on();
+  EXPECT_EQ(wait_for(tier, ticket).payload, payload(100, 1));
+  const auto log = faults.log();
+  const auto read = std::ranges::find_if(log, [](const auto& l) { return l.starts_with("read"); });
+  ASSERT_NE(read, log.end());
+  EXPECT_EQ(std::count_if(log.begin(), read, [](const auto& l) { return l.starts_with("rename"); }), 1);
+}
+
 TEST(DiskTier, ARemovedRecordIsNotWrittenOn) {
   const Folder folder;
   Stop stop("append");
