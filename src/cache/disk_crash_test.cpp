@@ -284,6 +284,22 @@ TEST(DiskCrash, AFullDisk) {
   EXPECT_EQ(read(tier, kPage, key_of(kX)).payload, payload(100, 3));
 }
 
+TEST(DiskCrash, AFailureThatNobodyHeardOfIsForgottenWithTheNextWrite) {
+  const Folder folder;
+  DiskFaults faults;
+  DiskTier tier(options(folder), faults.files());
+  faults.space_bytes = 0;
+  ASSERT_TRUE(write(tier, kPage, kA, 1));
+  ASSERT_TRUE(write(tier, kPage, kX, 1));
+  tier.flush();
+  faults.space_bytes = 1000;
+  ASSERT_TRUE(write(tier, kPage, kA, 2));
+  DiskTier::Done done;
+  ASSERT_TRUE(tier.poll(&done));
+  EXPECT_EQ(done.key, key_of(kX));
+  EXPECT_FALSE(tier.poll(&done)) << "the one that is there is not reported lost";
+}
+
 TEST(DiskCrash, ADiskThatLosesHalfOfAWrite) {
   const Folder folder;
   DiskFaults faults;

@@ -206,10 +206,12 @@ void DiskTier::flush() {
 
 bool DiskTier::poll(Done* done) {
   const std::lock_guard lock(mutex_);
-  if (done_.empty()) return false;
-  *done = std::move(done_.front());
-  done_.pop_front();
-  return true;
+  while (!done_.empty()) {
+    *done = std::move(done_.front());
+    done_.pop_front();
+    if (done->ticket != 0 || !entries_.contains({done->kind, done->key})) return true;  // else it was written anew
+  }
+  return false;
 }
 
 int64_t DiskTier::bytes() const {

@@ -73,7 +73,9 @@ class DiskTier {
     std::string error;  // empty: good. Else the record is gone, and what hangs on it is of no use to anybody
     std::vector<std::byte> payload;
   };
-  bool poll(Done* done);  // the next result, in the order in which they were finished
+  // The next result, in the order in which they were finished. A failed write whose key was written anew since is left out; a failed read
+  // has to be answered: then has() tells.
+  bool poll(Done* done);
 
   int64_t bytes() const;  // of the folder's records, foreign ones and queued ones included: sizes of files, without what the file system adds
   struct Counts {
