@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "base/view.h"
@@ -15,6 +16,31 @@ namespace winnow {
 
 enum class IndexKeys : uint8_t { f32, bf16, fp8 };  // how pooled index keys are stored; fp8: e4m3, one f32 scale a row
 
+// How the pooled index keys of a page lie in it. plain: row behind row. shuffled: tiles of 16 rows, in them columns of 16 channels, in
+// these the rows, so that a column of 16 rows is one run (the pre-shuffled layout of AMD's AITER kernels). Both take the same room, so
+// only this tag tells them apart. Offsets count elements, which are bytes in fp8 keys; scales lie row behind row in both.
+enum class IndexLayout : uint8_t { plain, shuffled };
+inline constexpr int64_t kIndexTile = 16;  // rows, and channels of a column
+
+constexpr std::string_view name_of(IndexLayout l) { return l == IndexLayout::plain ? "plain" : "shuffled"; }
+inline Result<IndexLayout> parse_index_layout(std::string_view name) {
+  for (IndexLayout l : {IndexLayout::plain, IndexLayout::shuffled})
+    if (name == name_of(l)) return l;
+  return Error(fmt::format("unknown index layout '{}' (known: plain, shuffled)", name), Failure::usage);
+}
+// Where channel c of row r lies among the keys of its page.
+constexpr int64_t index_offset(IndexLayout l, int64_t row, int64_t channel, int64_t dim) {
+  if (l == IndexLayout::plain) return row * dim + channel;
+  constexpr int64_t t = kIndexTile;
+  return row / t * t * dim + channel / t * t * t + row % t * t + channel % t;
+}
+// Why pages of `page_states` keys cannot have the layout; null if they can.
+constexpr const char* index_layout_why_not(IndexLayout l, int64_t page_states, int64_t dim) {
+  if (l == IndexLayout::plain) return nullptr;
+  if (page_states % kIndexTile != 0) return "the shuffled index layout needs pages of a multiple of 16 pooled keys";
+  return dim % kIndexTile != 0 ? "the shuffled index layout needs an index_head_dim that 16 divides" : nullptr;
+}
+
 struct KvSpec {
   int64_t attention_layers = 0;  // token pages exist for these, counted 0.. in layer order
   int64_t latent_dim = 0;
@@ -22,6 +48,7 @@ struct KvSpec {
   int64_t index_dim = 0;
   int64_t kpool = 1;
   IndexKeys index_keys = IndexKeys::f32;
+  IndexLayout index_layout = IndexLayout::plain;
 
   int64_t kda_layers = 0;  // states and KDA rings exist for these, counted 0.. in layer order
   int64_t kda_heads = 0, kda_key_dim = 0, kda_value_dim = 0;
@@ -30,11 +57,11 @@ struct KvSpec {
   int64_t depth = 0;             // draft tokens of a speculative step
 };
 
-// The 16-row pre-shuffled index layout comes with the back ends that want it; this is the plain one: the page's
-// keys first, [page_states, index_dim], then (fp8 only) its scales, f32 [page_states].
+// A page's keys come first, then (fp8 only) its scales.
 struct IndexPages {
-  TensorView keys;    // [pages, page_states, index_dim] f32, bf16 or e4m3; the stride between pages may exceed the rows
+  TensorView keys;  // [pages, page_states, index_dim] f32, bf16 or e4m3, inside a page as `layout` says; the stride between pages may exceed the rows
   TensorView scales;  // [pages, page_states] f32 for fp8, else empty
+  IndexLayout layout = IndexLayout::plain;
 };
 
 struct KvViews {

@@ -15,7 +15,8 @@ int64_t bytes(DType type, std::initializer_list<int64_t> dims) { return product(
 
 void check_page_size(const KvSpec& s, int64_t page_tokens) {
   const bool known = std::ranges::any_of(std::initializer_list<int64_t>{16, 32, 64, 128, 256}, [&](int64_t n) { return n == page_tokens; });
-  const bool needed = s.kpool > 0 && page_tokens == std::lcm(kChunkGrid, s.kpool);  // no smaller page holds whole chunks and whole pools
+  const int64_t rows = s.index_layout == IndexLayout::shuffled ? kIndexTile : 1;
+  const bool needed = s.kpool > 0 && page_tokens == std::lcm(kChunkGrid, s.kpool * rows);  // no smaller page holds whole chunks, pools and tiles
   if (!known && !needed)
     throw error("page_tokens is {}; pages of 16, 32, 64, 128 or 256 tokens are supported, and the least that holds whole chunks and pools",
                 page_tokens);
@@ -23,6 +24,20 @@ void check_page_size(const KvSpec& s, int64_t page_tokens) {
     throw error("page_tokens is {}; a model with KDA layers needs pages whose ends are chunk ends, multiples of 64", page_tokens);
   if (s.attention_layers > 0 && (s.kpool < 1 || page_tokens % s.kpool != 0))
     throw error("page_tokens is {}, which index_kpool {} does not divide; choose a page size that it does", page_tokens, s.kpool);
+  if (s.attention_layers > 0)
+    if (const char* why = index_layout_why_not(s.index_layout, page_tokens / s.kpool, s.index_dim))
+      throw error("page_tokens is {} at index_kpool {} and index_head_dim {}: {}", page_tokens, s.kpool, s.index_dim, why);
+}
+
+// Not the number of layers alone: offsets inside a page follow from all of these in order.
+std::string identity_of(const KvSpec& s, const KvLayout& l) {
+  constexpr int kVersion = 1;  // of the arrangement that this file describes
+  return fmt::format(
+      "kv {}; page {} tokens, {} B; {} attention layers: latent {} {}, index {} {} {} of {} tokens; {} KDA layers: S {} x {} x {} f32, {} rows; "
+      "convolution {} {}, {} taps, {} rows; pool ring {} rows; state {} B, rings {} B",
+      kVersion, l.page_tokens, l.page_bytes, s.attention_layers, s.latent_dim, winnow::name_of(s.latent_type), s.index_dim,
+      winnow::name_of(type_of(s.index_keys)), name_of(s.index_layout), s.kpool, s.kda_layers, s.kda_heads, s.kda_key_dim, s.kda_value_dim, l.kda_rows,
+      s.conv_channels, winnow::name_of(s.conv_type), s.conv_taps, l.conv_rows, l.pool_rows, l.state_bytes, l.ring_bytes);
 }
 
 }  // namespace
@@ -75,6 +90,7 @@ KvLayout::KvLayout(const KvSpec& s, int64_t tokens) : page_tokens(tokens) {
   state_bytes = product({s.kda_layers, layer_state_bytes});
   ring_bytes = sum({product({s.kda_layers, sum({layer_k_bytes, layer_k_bytes, layer_u_bytes, layer_conv_bytes})}),
                     product({s.attention_layers, layer_pool_bytes})});
+  identity = identity_of(s, *this);
 }
 
 KvSizes sizes_for(const KvLayout& layout, int64_t sequences, int64_t max_context, const KvBudget& budget) {

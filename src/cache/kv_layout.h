@@ -3,12 +3,13 @@
 //
 // A token page is one record with every attention layer's part, so that moving a page is one copy. Per layer, in order:
 //   latent rows        [page_tokens, latent_dim]
-//   pooled index keys  [page_states, index_dim], then for fp8 their scales, f32 [page_states];
+//   pooled index keys  [page_states, index_dim] in the spec's index layout, then for fp8 their scales, f32 [page_states];
 //                      page_states = page_tokens / kpool
 // Each part starts on a 64-byte line. States and rings are kept layer by layer, packed, because kernels take them so.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/kv.h"
@@ -19,6 +20,10 @@ namespace winnow::cache {
 struct KvLayout {
   // Throws Error if the page size does not fit the model or a size does not fit 64 bits.
   KvLayout(const KvSpec& spec, int64_t page_tokens);
+
+  // Every number and type that decides what the bytes of a page, a state and its rings mean, in words. What was stored under another
+  // identity must not be read.
+  std::string identity;
 
   int64_t page_tokens = 0, page_states = 0;
   int64_t kda_rows = 0, conv_rows = 0, pool_rows = 0;  // of a state's rings

@@ -41,7 +41,7 @@ KvStore::KvStore(device::Device& device, const KvSpec& s, const KvLayout& l, con
   views_.page_tokens = l.page_tokens;
   for (const KvLayout::Part& p : l.parts) {
     views_.latent.push_back(in_pages(pages_, p.latent, s.latent_type, l.page_bytes, sizes.pages, l.page_tokens, s.latent_dim));
-    IndexPages index;
+    IndexPages index{.layout = s.index_layout};
     index.keys = in_pages(pages_, p.keys, type_of(s.index_keys), l.page_bytes, sizes.pages, l.page_states, s.index_dim);
     if (s.index_keys == IndexKeys::fp8) index.scales = in_pages(pages_, p.scales, DType::f32, l.page_bytes, sizes.pages, l.page_states, 0);
     views_.index.push_back(index);

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <limits>
+#include <set>
 
 namespace winnow::cache {
 namespace {
@@ -57,7 +58,7 @@ TEST(KvLayout, DraftsLengthenTheRings) {
   EXPECT_EQ(l.pool_rows, 4 + 7);
 }
 
-TEST(KvLayout, RefusesPagesThatDoNotFitTheModel) {
+TEST(KvLayout, G06_RefusesPagesThatDoNotFitTheModel) {
   KvSpec s = published();
   EXPECT_EQ(message_of([&] { KvLayout(s, 48); }),
             "page_tokens is 48; pages of 16, 32, 64, 128 or 256 tokens are supported, and the least that holds whole chunks and pools");
@@ -178,6 +179,59 @@ TEST(KvStore, AModelWithoutAttentionLayersNeedsNoPageMemory) {
   const KvStore store(*device, spec, layout, sizes);
   EXPECT_TRUE(store.views().latent.empty());
   EXPECT_EQ(store.views().state.size(), 3u);
+}
+
+// Pages are counted in tokens, what the index keeps of them in states: 256 tokens are 64 states of four tokens, never 256.
+TEST(KvLayout, G10_PagesOfTokensHoldStates) {
+  for (int64_t kpool : {1, 4, 8, 16})
+    for (int64_t page_tokens : {64, 128, 256}) {
+      KvSpec s = published();
+      s.kpool = kpool;
+      EXPECT_EQ(KvLayout(s, page_tokens).page_states, page_tokens / kpool);
+      EXPECT_EQ(KvLayout(s, page_tokens).parts[0].scales - KvLayout(s, page_tokens).parts[0].keys, page_tokens / kpool * 128);
+    }
+}
+
+TEST(KvLayout, ShuffledPagesHoldWholeTiles) {
+  KvSpec s = published();
+  s.index_layout = IndexLayout::shuffled;
+  EXPECT_EQ(KvLayout(s, 64).page_states, 16);
+  s.kpool = 8;
+  EXPECT_NE(message_of([&] { KvLayout(s, 64); }).find("multiple of 16"), std::string::npos);
+  EXPECT_EQ(KvLayout(s, 128).page_states, 16);
+  s.kpool = 32;
+  EXPECT_EQ(KvLayout(s, 512).page_states, 16);  // the least
+  s.index_dim = 120;
+  EXPECT_NE(message_of([&] { KvLayout(s, 512); }).find("index_head_dim"), std::string::npos);
+}
+
+// Whatever decides the meaning of a stored byte is part of the identity, even where sizes are equal.
+TEST(KvLayout, G15_G69_TheIdentityTellsLayoutsAndTypesApart) {
+  std::set<std::string> all{KvLayout(published(), 64).identity};
+  EXPECT_EQ(KvLayout(published(), 64).identity, *all.begin());
+  size_t wanted = 1;
+  const auto add = [&](auto&& change, int64_t page_tokens = 64) {
+    KvSpec s = published();
+    change(s);
+    all.insert(KvLayout(s, page_tokens).identity);
+    EXPECT_EQ(all.size(), ++wanted) << *all.rbegin();
+  };
+  add([](KvSpec&) {}, 128);
+  add([](KvSpec& s) { s.index_layout = IndexLayout::shuffled; });
+  add([](KvSpec& s) { s.attention_layers = 10; });
+  add([](KvSpec& s) { s.latent_dim = 576; });
+  add([](KvSpec& s) { s.latent_type = DType::f16; });  // as wide as bf16
+  add([](KvSpec& s) { s.index_dim = 64; });
+  add([](KvSpec& s) { s.kpool = 8; });
+  add([](KvSpec& s) { s.index_keys = IndexKeys::bf16; });
+  add([](KvSpec& s) { s.kda_layers = 33; });
+  add([](KvSpec& s) { s.kda_heads = 32; });
+  add([](KvSpec& s) { s.kda_key_dim = 64, s.kda_value_dim = 256; });  // states of one size
+  add([](KvSpec& s) { s.kda_key_dim = 256, s.kda_value_dim = 64; });
+  add([](KvSpec& s) { s.conv_channels = 100; });
+  add([](KvSpec& s) { s.conv_taps = 3; });
+  add([](KvSpec& s) { s.conv_type = DType::bf16; });
+  add([](KvSpec& s) { s.depth = 1; });
 }
 
 }  // namespace

@@ -160,10 +160,7 @@ int bench(const BenchFlags& f) {
   complain("measuring this machine\n");
   const device::Peaks peaks = device::measure_peaks(*device);
 
-  models::Options o;
-  o.profile = profile_of(f.model);
-  o.index_keys = index_keys_of(f.model);
-  o.weights = residence_of(f.model);
+  models::Options o = model_options(f.model);
   o.max_rows = std::max<int64_t>(round_up(std::min<int64_t>(f.prompt, 512), kChunkGrid), kChunkGrid);
   o.max_sequences = o.max_logit_rows = f.batch;
   o.max_context = round_up(std::max(f.context + 1024, f.prompt), kChunkGrid);

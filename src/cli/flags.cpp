@@ -88,6 +88,15 @@ void add_model_flags(CLI::App& verb, ModelFlags& f, ModelArgument argument) {
       ->capture_default_str()
       ->group(group);
   verb.add_option("--index-keys", f.index_keys, "how the indexer's keys are stored: f32, bf16 or fp8 [bf16; f32 in profile exact]")->group(group);
+  verb.add_option("--index-layout", f.index_layout,
+                  "how the indexer's keys lie in a page: plain, or shuffled in tiles of 16 rows, for back ends whose kernels want it")
+      ->type_name("plain|shuffled")
+      ->capture_default_str()
+      ->group(group);
+  verb.add_option("--page-size", f.page_size, "tokens of a page of the KV cache: 64, 128 or 256 [the least that fits the model]")
+      ->type_name("TOKENS")
+      ->check(CLI::IsMember({64, 128, 256}))
+      ->group(group);
   verb.add_option(
           "--weights", f.weights,
           "copy the weights into huge pages, or map their files: ready without a copy, but decode is slower and the files must not change meanwhile")
@@ -179,6 +188,18 @@ IndexKeys index_keys_of(const ModelFlags& f) {
   if (f.index_keys == "bf16") return IndexKeys::bf16;
   if (f.index_keys == "fp8") return IndexKeys::fp8;
   throw wrong_flag("--index-keys", fmt::format("unknown '{}' (known: f32, bf16, fp8)", f.index_keys));
+}
+
+models::Options model_options(const ModelFlags& f) {
+  models::Options o;
+  o.profile = profile_of(f);
+  o.index_keys = index_keys_of(f);
+  Result<IndexLayout> layout = parse_index_layout(f.index_layout);
+  if (!layout) throw wrong_flag("--index-layout", layout.error().what());
+  o.index_layout = *layout;
+  o.page_tokens = f.page_size;
+  o.weights = residence_of(f);
+  return o;
 }
 
 weights::Residence residence_of(const ModelFlags& f) {

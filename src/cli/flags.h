@@ -22,10 +22,12 @@ namespace winnow::cli {
 struct ModelFlags {
   std::string model;  // a folder; empty: the small model that ships
   std::string backend = "cpu", profile = "fast", index_keys, log_level = "warn";
+  std::string index_layout{name_of(models::Options{}.index_layout)};
   std::string weights{weights::name_of(models::Options{}.weights)};
   std::string reuse{engine::name_of(engine::EngineOptions{}.reuse)};
   std::vector<std::string> kernels;
   int threads = 0;
+  int64_t page_size = 0;    // 0: the least that fits the model
   int64_t max_context = 0;  // 0: what the model states, at most 32768
   int64_t max_batch = 16;
 };
@@ -42,7 +44,8 @@ void add_device_flags(CLI::App& verb, ModelFlags& flags);
 device::CpuOptions device_options(const ModelFlags& flags);
 device::ForcedKernels forced_kernels(const ModelFlags& flags);
 models::Profile profile_of(const ModelFlags& flags);
-IndexKeys index_keys_of(const ModelFlags& flags);  // without the flag: what the profile uses
+IndexKeys index_keys_of(const ModelFlags& flags);        // without the flag: what the profile uses
+models::Options model_options(const ModelFlags& flags);  // profile, index keys, index layout, page size, weights
 weights::Residence residence_of(const ModelFlags& flags);
 engine::Reuse reuse_of(const ModelFlags& flags);
 void complain(std::string_view line);    // to stderr, if anybody listens

@@ -48,9 +48,7 @@ Session::Session(const ModelFlags& flags) : folder_(model_folder(flags)), checkp
   apply_log_level(flags);
   const device::CpuOptions on = device_options(flags);
   const device::ForcedKernels forced = forced_kernels(flags);
-  options_.profile = profile_of(flags);
-  options_.index_keys = index_keys_of(flags);
-  options_.weights = residence_of(flags);
+  options_ = model_options(flags);
   reuse_ = reuse_of(flags);
   options_.max_context = max_context_ = context_of(flags, config());
   options_.max_sequences = options_.max_logit_rows = flags.max_batch;

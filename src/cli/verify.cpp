@@ -498,11 +498,7 @@ Run add_verify(CLI::App& program) {
     apply_log_level(*flags);
     const std::unique_ptr<device::Device> device = device::make_cpu(device_options(*flags));
     device->forced = forced_kernels(*flags);
-    models::Options options;
-    options.profile = profile_of(*flags);
-    options.index_keys = index_keys_of(*flags);
-    options.weights = residence_of(*flags);
-    return verify(*device, flags->model, options);
+    return verify(*device, flags->model, model_options(*flags));
   };
 }
 

@@ -21,8 +21,14 @@ Result<Profile> parse_profile(std::string_view name) {
 
 namespace {
 
+// Tokens of the least page that holds whole chunks, whole pools and whole tiles of the index layout.
+int64_t least_page(const Options& o, const weights::Config& c) {
+  const int64_t tile = o.index_layout == IndexLayout::shuffled ? kIndexTile : 1;
+  return std::lcm(kChunkGrid, std::max<int64_t>(c.index_kpool, 1) * tile);
+}
+
 Options with_pages(Options o, const weights::Config& c) {
-  if (o.page_tokens == 0) o.page_tokens = std::lcm(kChunkGrid, std::max<int64_t>(c.index_kpool, 1));
+  if (o.page_tokens == 0) o.page_tokens = least_page(o, c);
   return o;
 }
 
@@ -54,10 +60,13 @@ struct Glm5Next::Impl {
   }
 
   void check_options() const {
-    if (config.attention_layers() && options.page_tokens % config.index_kpool != 0)
-      throw error("page size {} is refused: index_kpool {} does not divide it", options.page_tokens, config.index_kpool);
-    if (options.page_tokens % kChunkGrid != 0)
-      throw error("page size {} is refused: a page must hold whole chunks of {} tokens", options.page_tokens, kChunkGrid);
+    const int64_t tokens = options.page_tokens, kpool = config.index_kpool;
+    if (tokens % kChunkGrid != 0) throw error("--page-size {} is refused: a page must hold whole chunks of {} tokens", tokens, kChunkGrid);
+    if (config.attention_layers() && tokens % kpool != 0)
+      throw error("--page-size {} is refused: index_kpool {} does not divide it; {} would do", tokens, kpool, least_page(options, config));
+    if (const char* why = config.attention_layers() ? index_layout_why_not(options.index_layout, tokens / kpool, config.index_head_dim) : nullptr)
+      throw error("--page-size {} with --index-layout {} is refused at index_kpool {} and index_head_dim {}: {}", tokens,
+                  name_of(options.index_layout), kpool, config.index_head_dim, why);
     if (config.attention_layers() && index_keys() == IndexKeys::fp8)
       if (const char* why = ops::rotation_why_not(true, config.index_head_dim))
         throw error("fp8 index keys are refused for index_head_dim {}: {}; store them as bf16", config.index_head_dim, why);
@@ -81,6 +90,7 @@ struct Glm5Next::Impl {
                .index_dim = config.index_head_dim,
                .kpool = config.index_kpool,
                .index_keys = index_keys(),
+               .index_layout = options.index_layout,
                .kda_layers = config.kda_layers(),
                .kda_heads = config.kda_heads,
                .kda_key_dim = config.kda_head_dim,
@@ -124,10 +134,10 @@ struct Glm5Next::Impl {
       k.kv_norm = choose<RmsNorm>({wide, act, c.kv_lora_rank});
       k.latent_write = choose<LatentWrite>({act, act, c.kv_lora_rank});
       k.k_norm = choose<LayerNorm>({f32, f32, c.index_head_dim});
-      k.index_write = choose<IndexWrite>({keys, f32, c.index_head_dim, c.index_kpool});
+      k.index_write = choose<IndexWrite>({keys, f32, c.index_head_dim, c.index_kpool, options.index_layout});
       if (keys == IndexKeys::fp8) k.index_query = choose<IndexQuery>({wide, c.index_heads, c.index_head_dim});
-      k.index_score =
-          choose<IndexScore>({keys, keys == IndexKeys::fp8 ? DType::e4m3 : wide, c.index_heads, c.index_head_dim, c.index_kpool, select()});
+      k.index_score = choose<IndexScore>(
+          {keys, keys == IndexKeys::fp8 ? DType::e4m3 : wide, c.index_heads, c.index_head_dim, c.index_kpool, select(), options.index_layout});
       k.top_k = choose<IndexTopK>({c.index_kpool, select()});
       k.expand = choose<PoolExpand>({c.index_kpool, select(), c.index_tail});
       k.attend = choose<SparseMla>({wide, act, act, c.heads, c.kv_lora_rank});

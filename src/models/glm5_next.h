@@ -52,7 +52,8 @@ struct Options {
   Profile profile = Profile::fast;
   IndexKeys index_keys = IndexKeys::bf16;  // exact uses f32
   weights::Residence weights = weights::Residence::copy;
-  int64_t page_tokens = 0;  // 0: the least that holds whole chunks (64) and whole pools
+  IndexLayout index_layout = IndexLayout::plain;
+  int64_t page_tokens = 0;  // 0: the least that holds whole chunks (64) and whole pools, and whole tiles of the index layout
   int64_t max_rows = 512, max_sequences = 16, max_logit_rows = 16, max_context = 32768;
 };
 

@@ -12,10 +12,13 @@ namespace winnow::ops {
 // Why fp8 keys or queries of this dimension cannot be rotated; null if they can.
 constexpr const char* rotation_why_not(bool fp8, int64_t dim) { return fp8 && (dim & (dim - 1)) ? "fp8 keys need a power of two" : nullptr; }
 
+// Why a kernel that knows one layout only passes another over; null if it fits.
+constexpr const char* only_plain(IndexLayout l) { return l == IndexLayout::plain ? nullptr : "knows the index layout plain only, not shuffled"; }
+
 // Appends each row's raw key and gate to the pool ring and completes pools. For the token at pos with
 // pos % kpool = kpool - 1, over the window s = 0 .. kpool - 1 of positions pos - kpool + 1 + s, per channel c:
 //   a_s = softmax over s of (gate[s, c] + ape[s, c])  (f32, maximum subtracted);   z[c] = sum over s of a_s * key[s, c]
-// stored at row (pos / kpool) % page_states of the page that holds pos:
+// stored at row (pos / kpool) % page_states of the page that holds pos, in the pages' layout (base/kv.h):
 //   f32: z.  bf16: z rounded.
 //   fp8: z rounded to bf16, Hadamard-rotated in f32 (natural order, butterflies of stride 1, 2, 4, ..., then times dim^-1/2),
 //        rounded to bf16 = y; m = max(max |y|, 1e-4); scale = 2^ceil(log2(m / 448)), its exponent taken from the float's bits;
@@ -31,6 +34,7 @@ struct IndexWrite {
     IndexKeys keys;
     DType x;
     int64_t dim, kpool;
+    IndexLayout layout = IndexLayout::plain;
   };  // x: f32, bf16
   struct Args {
     IndexPages pages;  // written
@@ -83,6 +87,7 @@ struct IndexScore {
     IndexKeys keys;
     DType q;
     int64_t heads, dim, kpool, select;
+    IndexLayout layout = IndexLayout::plain;
   };  // q: f32, bf16, or e4m3 with fp8 keys
   struct Args {
     Out score;         // [count, max_pools] f32, rows may be strided

@@ -113,6 +113,7 @@ namespace winnow::ops {
 namespace {
 
 const char* why_not(const IndexScore::Spec& s) {
+  if (const char* why = only_plain(s.layout)) return why;
   if (s.q == DType::e4m3) return s.keys == IndexKeys::fp8 ? nullptr : "e4m3 queries go with fp8 keys";
   return is_f32_or_bf16(s.q) ? nullptr : "only f32, bf16 and e4m3";
 }

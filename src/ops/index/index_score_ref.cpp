@@ -7,7 +7,8 @@ namespace {
 // q[t, h] . K of the pool in row `row` of page `page`
 double dot(const IndexScore::Spec& s, const IndexScore::Args& a, int64_t t, int64_t h, int64_t page, int64_t row) {
   double sum = 0;
-  for (int64_t c = 0; c < s.dim; ++c) sum += double{ref::get(a.q, t, h, c)} * ref::get(a.pages.keys, page, row, c);
+  for (int64_t c = 0; c < s.dim; ++c)
+    sum += double{ref::get(a.q, t, h, c)} * ref::get(a.pages.keys, page * a.pages.keys.stride[0] + index_offset(s.layout, row, c, s.dim));
   return s.keys == IndexKeys::fp8 ? sum * ref::get(a.pages.scales, page, row) : sum;
 }
 

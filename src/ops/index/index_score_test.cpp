@@ -63,6 +63,7 @@ TEST(IndexScore, Conformance) {
     for (DType q : {DType::f32, DType::bf16, DType::e4m3}) {
       if (q == DType::e4m3 && keys != IndexKeys::fp8) continue;
       conform({keys, q, 4, 16, 4, 6}, 16);
+      for (int64_t page_tokens : {64, 128, 256}) conform({keys, q, 4, 16, 8, 6}, page_tokens);
       conform({keys, q, 19, 37, 8, 3}, 64);
       conform({keys, q, 32, 128, 16, 10}, 16);
       conform({keys, q, 1, 1, 1, 1}, 4);
@@ -123,7 +124,7 @@ TEST(IndexScore, ScoreIsLinearInTheQueryAndWeightsAreExact) {
 }
 
 // Page offsets beyond 32 bits, counted in elements too.
-TEST(IndexScore, FarPages) {
+TEST(IndexScore, G12_FarPages) {
   const FarMemory memory(140'001ll * 38'016);
   Pages pages(1, 4, 4, 1);
   pages.ids[0] = 140'000;

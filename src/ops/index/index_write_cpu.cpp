@@ -118,6 +118,7 @@ namespace winnow::ops {
 namespace {
 
 const char* why_not(const IndexWrite::Spec& s) {
+  if (const char* why = only_plain(s.layout)) return why;
   return is_f32_or_bf16(s.x) ? rotation_why_not(s.keys == IndexKeys::fp8, s.dim) : "only f32 and bf16";
 }
 int64_t scratch_bytes(const IndexWrite::Spec& s, const Limits& l) { return l.workers * round_up(s.dim, 16) * 4; }

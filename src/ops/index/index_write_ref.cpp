@@ -53,15 +53,16 @@ void write_pool(const IndexWrite::Spec& s, const IndexWrite::Args& a, int64_t t)
   const int64_t page = a.rows.page_table.as<int32_t>()[seq * a.rows.page_table.stride[0] + page_index(pos, a.rows.page_tokens)];
   const int64_t row = pool_of(pos, s.kpool).value % a.pages.keys.shape[1];
   const std::vector<float> z = pooled(s, a, t);
+  const auto at = [&](int64_t c) { return page * a.pages.keys.stride[0] + index_offset(s.layout, row, c, s.dim); };
   if (s.keys != IndexKeys::fp8) {
     for (int64_t c = 0; c < s.dim; ++c) {
-      ref::set(a.pages.keys, page, row, c, z[c]);
-      if (!std::isfinite(ref::get(a.pages.keys, page, row, c))) flag_row(a.bad, t);
+      ref::set(a.pages.keys, at(c), z[c]);
+      if (!std::isfinite(ref::get(a.pages.keys, at(c)))) flag_row(a.bad, t);
     }
     return;
   }
   const ref::Quantised quantised = ref::rotate_and_quantise(z);
-  for (int64_t c = 0; c < s.dim; ++c) a.pages.keys.as<E4m3>()[page * a.pages.keys.stride[0] + row * s.dim + c] = quantised.codes[c];
+  for (int64_t c = 0; c < s.dim; ++c) a.pages.keys.as<E4m3>()[at(c)] = quantised.codes[c];
   ref::set(a.pages.scales, page, row, quantised.scale);
   if (!std::isfinite(quantised.scale)) flag_row(a.bad, t);
 }

@@ -36,6 +36,7 @@ TEST(LatentWrite, Conformance) {
       for (int64_t dim : {1, 17, 64, 513}) {
         conform(x, pages, dim, 64, 0);
         conform(x, pages, dim, 16, 96);
+        for (int64_t page_tokens : {128, 256}) conform(x, pages, dim, page_tokens, 0);
       }
 }
 
@@ -51,7 +52,7 @@ TEST(LatentWrite, WritesItsSlotsAndNothingElse) {
   }
 }
 
-TEST(LatentWriteDeathTest, ASlotOutsideThePages) {
+TEST(LatentWriteDeathTest, G03_ASlotOutsideThePages) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const LatentWrite::Spec spec{DType::f32, DType::f32, 4};
   const Tensor x = random_tensor(DType::f32, {1, 4}, 1), pages(DType::f32, {2, 64, 4});

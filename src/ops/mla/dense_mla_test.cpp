@@ -101,6 +101,8 @@ TEST(DenseMla, Conformance) {
       }
   conform({bf16, f32, bf16, f32, 4, 32, 24, 16, 35}, {{0, 35, 0}, {34, 5, 1}}, 80, 64);
   conform({f32, f32, f32, f32, 1, 1, 1, 1, 9}, {{0, 9, 0}}, 9, 4);
+  for (int64_t page_tokens : {128, 256})
+    for (DType type : {f32, bf16}) conform({type, type, bf16, type, 3, 21, 13, 19, 64}, {{0, 70, 0}, {64, 66, 1}, {0, 2, 2}}, 130, page_tokens);
   conform({bf16, bf16, bf16, bf16, 3, 512, 256, 256, 64}, {{0, 64, 0}, {0, 37, 1}}, 101, 64);
   conform({f32, f32, f32, f32, 2, 8, 4, 4, 0}, {{0, 9, 0}}, 9, 4);
 }

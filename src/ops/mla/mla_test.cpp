@@ -93,6 +93,8 @@ TEST(SparseMla, Conformance) {
   conform({DType::bf16, DType::bf16, DType::bf16, 64, 512}, {515, 300}, 515, 1000, 64);
   conform({DType::f32, DType::f32, DType::f32, 33, 576}, {190}, 190, 190, 64);
   conform({DType::f32, DType::f32, DType::f32, 1, 1}, {5}, 5, 9, 4);
+  for (int64_t page_tokens : {64, 128, 256})
+    for (DType type : {DType::f32, DType::bf16}) conform({type, type, type, 5, 37}, {200, 3, 129}, 200, 600, page_tokens);
 }
 
 // Many segments of one group: more than the slots of scratch, so partial results are carried from wave to wave.
@@ -178,7 +180,7 @@ TEST(SparseMla, ExtremeScores) {
   });
 }
 
-TEST(SparseMla, FarPages) {
+TEST(SparseMla, G12_FarPages) {
   const SparseMla::Spec spec{DType::f32, DType::bf16, DType::f32, 1, 4};
   const FarMemory memory(140'001ll * 38'016);
   Pages pages(1, 4, 4, 1);
