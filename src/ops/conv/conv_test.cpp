@@ -159,7 +159,7 @@ TEST(Conv, ARowDoesNotDependOnCompany) {
 }
 
 // Draft rows that are taken back: the step after a rejection reads the accepted rows, if the ring has room for the drafts.
-TEST(Conv, RejectedRowsLeaveTheHistoryWhole) {
+TEST(Conv, G63_RejectedRowsLeaveTheHistoryWhole) {
   constexpr int64_t kChannels = 5, kDepth = 3;
   const Conv::Spec spec{DType::f32, DType::f32, kChannels, 4};
   const int64_t ring_rows = conv_ring_rows(4, kDepth);
@@ -187,7 +187,7 @@ TEST(Conv, RejectedRowsLeaveTheHistoryWhole) {
   });
 }
 
-TEST(ConvDeathTest, AStateOutsideTheRing) {
+TEST(ConvDeathTest, G20_AStateOutsideTheRing) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const Conv::Spec spec{DType::f32, DType::f32, 4, 4};
   const Tensor x = random_tensor(DType::f32, {1, 4}, 1), w = random_tensor(DType::f32, {4, 4}, 2);

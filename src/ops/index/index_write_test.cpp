@@ -1,80 +1,21 @@
-#include <cstring>
-
-#include "ops/index/index.h"
-#include "ops/steps.h"
+#include "ops/index/index_world.h"
 
 namespace winnow::ops::test {
 namespace {
 
-// Pages, scales and ring of a few sequences; f32 memory starts as NaN, so whatever is read too early shows.
-struct Cache {
-  Tensor keys, scales, ring;
-  Cache(IndexKeys type, const Pages& p, int64_t sequences, int64_t dim, int64_t kpool, int64_t ring_rows)
-      : keys(type == IndexKeys::f32    ? DType::f32
-             : type == IndexKeys::bf16 ? DType::bf16
-                                       : DType::e4m3,
-             {p.count(), p.page_tokens / kpool, dim}),
-        ring(DType::f32, {sequences, ring_rows, 2, dim}) {
-    if (type == IndexKeys::fp8) scales = Tensor(DType::f32, {p.count(), p.page_tokens / kpool});
-  }
-  IndexPages pages() const { return {keys, scales.view}; }
-  bool intact() const { return keys.canaries_intact() && ring.canaries_intact() && (!scales.view || scales.canaries_intact()); }
-};
-
-bool same(const Cache& a, const Cache& b) {
-  return same_bits(a.keys, b.keys) && same_bits(a.ring, b.ring) && (!a.scales.view || same_bits(a.scales, b.scales));
-}
-
-// Keys times scales of the cache's pools.
-Tensor values(const Cache& c) {
-  Tensor v(DType::f32, {c.keys.view.elements()});
-  const int64_t dim = c.keys.view.shape[2];
-  for (int64_t i = 0; i < v.view.elements(); ++i)
-    ref::set(v, i, c.scales.view ? ref::get(c.keys, i) * ref::get(c.scales, i / dim) : ref::get(c.keys, i));
-  return v;
-}
-
-struct Raw {  // raw rows of every token of every sequence
-  Tensor key, gate;
-  int64_t tokens, dim;
-  Raw(DType x, int64_t sequences, int64_t tokens, int64_t dim)
-      : key(random_tensor(x, {sequences * tokens, dim}, 11)), gate(random_tensor(x, {sequences * tokens, dim}, 12, 2)), tokens(tokens), dim(dim) {}
-  // Those of a step, in its order.
-  static Tensor gather(const Tensor& all, int64_t tokens, const std::vector<Part>& parts) {
-    int64_t n = 0;
-    for (const Part& p : parts) n += p.count;
-    const int64_t row = bytes_of(all.view.dtype, all.view.shape[1]);
-    Tensor t(all.view.dtype, {n, all.view.shape[1]});
-    std::byte* out = t.view.data;
-    for (const Part& p : parts) {
-      std::memcpy(out, all.view.data + (p.state * tokens + p.position) * row, static_cast<size_t>(p.count * row));
-      out += p.count * row;
-    }
-    return t;
-  }
-};
-
-using Runner = std::function<void(const IndexWrite::Spec&, const IndexWrite::Args&)>;
-
-void write(const Runner& run, const IndexWrite::Spec& spec, const Cache& cache, const Raw& raw, const Tensor& ape, const Pages& pages,
-           const std::vector<Part>& parts) {
-  const Step step(parts, pages);
-  const Tensor key = Raw::gather(raw.key, raw.tokens, parts), gate = Raw::gather(raw.gate, raw.tokens, parts);
-  run(spec, {cache.pages(), cache.ring, key, gate, ape, step.rows});
-}
-
 void reference(const IndexWrite::Spec& s, const IndexWrite::Args& a) { run_reference<IndexWrite>(s, a); }
 
-// Three sequences of `tokens` tokens, cut into steps in several ways; all leave the same bits.
+// Three sequences of more than a page of tokens, cut into steps in several ways; all leave the same bits.
 void conform(IndexKeys keys, DType x, int64_t dim, int64_t kpool, int64_t page_tokens, int64_t extra_ring) {
   SCOPED_TRACE(fmt::format("keys {}, x {}, dim {}, kpool {}, page {}", static_cast<int>(keys), winnow::name_of(x), dim, kpool, page_tokens));
-  constexpr int64_t kSequences = 3, kTokens = 75;
+  constexpr int64_t kSequences = 3;
+  const int64_t tokens = std::max<int64_t>(75, page_tokens + 11);
   const IndexWrite::Spec spec{keys, x, dim, kpool};
-  const Pages pages(kSequences, kTokens, page_tokens, 5);
-  const Raw raw(x, kSequences, kTokens, dim);
+  const Pages pages(kSequences, tokens, page_tokens, 5);
+  const Raw raw(x, kSequences, tokens, dim);
   const Tensor ape = random_tensor(DType::f32, {kpool, dim}, 13);
   auto fresh = [&] { return Cache(keys, pages, kSequences, dim, kpool, kpool + extra_ring); };
-  const std::vector<Part> whole{{0, kTokens, 2}, {0, kTokens, 0}, {0, kTokens, 1}};
+  const std::vector<Part> whole{{0, tokens, 2}, {0, tokens, 0}, {0, tokens, 1}};
   const Cache want = fresh();
   write(reference, spec, want, raw, ape, pages, whole);
   std::unique_ptr<Cache> first;
@@ -91,10 +32,10 @@ void conform(IndexKeys keys, DType x, int64_t dim, int64_t kpool, int64_t page_t
     for (int most : {1, 3, 20}) {  // 1: decode
       const Cache chunked = fresh();
       std::vector<int64_t> done(kSequences, 0);
-      while (*std::min_element(done.begin(), done.end()) < kTokens) {
+      while (*std::min_element(done.begin(), done.end()) < tokens) {
         std::vector<Part> parts;
         for (int64_t s : {1, 0, 2}) {
-          const int64_t n = std::min<int64_t>(1 + static_cast<int64_t>(rng()) % most, kTokens - done[s]);
+          const int64_t n = std::min<int64_t>(1 + static_cast<int64_t>(rng()) % most, tokens - done[s]);
           if (n > 0) parts.push_back({done[s], n, s});
           done[s] += n;
         }
@@ -106,19 +47,16 @@ void conform(IndexKeys keys, DType x, int64_t dim, int64_t kpool, int64_t page_t
   });
 }
 
-TEST(IndexWrite, ConformanceAndChunking) {
+TEST(IndexWrite, G26_AnyCutLeavesEqualBytes) {
   for (IndexKeys keys : {IndexKeys::f32, IndexKeys::bf16, IndexKeys::fp8})
     for (DType x : {DType::f32, DType::bf16})
       for (int64_t kpool : {4, 8, 16})
         for (int64_t extra : {0, 3}) conform(keys, x, keys == IndexKeys::fp8 ? 32 : 37, kpool, kpool == 16 ? 16 : 32, extra);
+  for (int64_t page_tokens : {64, 128, 256})
+    for (IndexKeys keys : {IndexKeys::f32, IndexKeys::bf16, IndexKeys::fp8}) conform(keys, DType::f32, 32, 4, page_tokens, 0);
   conform(IndexKeys::fp8, DType::bf16, 128, 4, 64, 0);
   conform(IndexKeys::fp8, DType::f32, 8, 4, 4, 0);
   conform(IndexKeys::f32, DType::f32, 1, 1, 8, 1);
-}
-
-void for_reference_and_kernels(const IndexWrite::Spec& spec, const std::function<void(const Kernel<IndexWrite>&, device::Device&)>& f) {
-  f(kernels(IndexWrite{}, Ref{})[0], cpu_with(1));
-  for_each_kernel<IndexWrite>(spec, f);
 }
 
 // A step may read one ring record and leave everything in another: same pools, and the first record is never needed again.
@@ -194,7 +132,7 @@ TEST(IndexWrite, WorkedPool) {
 }
 
 // The bias belongs to the position inside the pool, however the window was cut into steps.
-TEST(IndexWrite, BiasSelectsPosition) {
+TEST(IndexWrite, G27_BiasOfThePoolIsByAbsolutePosition) {
   for (int64_t kpool : {4, 8, 16})
     for (int64_t hot = 0; hot < kpool; ++hot)
       for (int64_t cut = 0; cut < kpool; ++cut)
@@ -212,7 +150,7 @@ TEST(IndexWrite, BiasSelectsPosition) {
 }
 
 // A pool of a later sequence of the step takes its early rows from its own ring, never from its neighbour's rows.
-TEST(IndexWrite, NeighboursStayOut) {
+TEST(IndexWrite, G17_NeighboursStayOut) {
   for_reference_and_kernels({IndexKeys::f32, DType::f32, 3, 4}, [&](const Kernel<IndexWrite>& k, device::Device& d) {
     const IndexWrite::Spec spec{IndexKeys::f32, DType::f32, 3, 4};
     const Pages pages(2, 16, 8, 3);
@@ -233,7 +171,7 @@ TEST(IndexWrite, NeighboursStayOut) {
 }
 
 // 70,000 pools in one step.
-TEST(IndexWrite, ManyPools) {
+TEST(IndexWrite, G29_ManyPools) {
   constexpr int64_t kTokens = 280'000;
   const IndexWrite::Spec spec{IndexKeys::bf16, DType::f32, 1, 4};
   const Pages pages(1, kTokens, 8, 9);
@@ -249,7 +187,7 @@ TEST(IndexWrite, ManyPools) {
 }
 
 // Page offsets beyond 32 bits: page 70,000 of pages that are 38,016 bytes apart begins at byte 2,661,120,000.
-TEST(IndexWrite, FarPages) {
+TEST(IndexWrite, G12_FarPages) {
   for_reference_and_kernels({IndexKeys::fp8, DType::f32, 16, 4}, [&](const Kernel<IndexWrite>& k, device::Device& d) {
     const FarMemory keys(2'661'120'000 + 38'016), scales(2'661'120'000 + 38'016);
     Pages pages(1, 4, 4, 1);

@@ -84,7 +84,7 @@ void expect_decay(float a_log, float f, float dt_bias, float lower_bound, double
 TEST(KdaGate, WorkedDecay) { expect_decay(0.3f, 0.7f, -1.2f, -5, -1.686970); }
 
 // The bound scales a sigmoid. As a clamp of -exp(a_log) * softplus it would give -0.693 here and -5 below.
-TEST(KdaGate, TheBoundIsAScaleNotAClamp) {
+TEST(KdaGate, G68_TheBoundIsAScaleNotAClamp) {
   expect_decay(0, 1, -1, -5, -2.5);
   expect_decay(0, 10, 0, -5, -4.999773);
   expect_decay(0, -10, 0, -5, -0.000227);

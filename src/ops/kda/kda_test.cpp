@@ -125,7 +125,7 @@ TEST(Kda, AnotherRecordTakesOverAtAnyStep) {
 
 // A position's bits are the same in a decode row, in prefill chunks of any size and in company; so are S and the rows
 // that wait in the ring, since later tokens are computed from them.
-TEST(Kda, BitsDoNotDependOnTheCutOrCompany) {
+TEST(Kda, G66_BitsDoNotDependOnTheCutOrCompany) {
   const Kda::Spec spec{2, 20, 40, false};
   constexpr int64_t tokens = 100;
   Outputs wanted(spec);
@@ -151,7 +151,7 @@ TEST(Kda, BitsDoNotDependOnTheCutOrCompany) {
 }
 
 // Verify steps of 1 + depth rows of which some are taken back: accepted rows have the bits of plain decoding.
-TEST(Kda, RejectedDraftsLeaveNoTrace) {
+TEST(Kda, G61_RejectedDraftsLeaveNoTrace) {
   const Kda::Spec spec{2, 16, 24, false};
   constexpr int64_t tokens = 72;
   Outputs wanted(spec);
@@ -227,6 +227,66 @@ TEST(Kda, FlagsSequencesWhoseFoldedStateIsNotFinite) {
   for (bool chunked : {false, true}) {
     expect(reference(), chunked);
     for_each_kernel<Kda>({3, 20, 24, chunked}, [&](const Kernel<Kda>& k, device::Device& d) { expect(kernel(k, d), chunked); });
+  }
+}
+
+// Several sequences go on from one record in one step: each has the bits of going on alone, and the record stays as it is.
+TEST(Kda, G60_SeveralSequencesReadOneRecord) {
+  for (bool chunked : {false, true}) {
+    const Kda::Spec spec{2, 20, 24, chunked};
+    const auto go_on = [&](Outputs& wanted, const RunKda& kda) {
+      const Memory m(spec, 4, kda_ring_rows(0)), before(spec, 1, kda_ring_rows(0));
+      Sequence first{9, 0};
+      wanted.step(kda, m, {{&first, 149}});
+      const std::array<std::pair<const Tensor*, const Tensor*>, 4> parts{
+          {{&m.state, &before.state}, {&m.ring_k, &before.ring_k}, {&m.ring_g, &before.ring_g}, {&m.ring_u, &before.ring_u}}};
+      for (auto [now, then] : parts) std::memcpy(then->view.data, now->view.data, static_cast<size_t>(then->view.bytes()));
+      std::array<Sequence, 3> others;
+      for (int32_t i = 0; i < 3; ++i) others[static_cast<size_t>(i)] = {9, 3 - i, 149, first.folded, Gates::any, 0};
+      wanted.step(kda, m, {{&others[0], 1, true}, {&others[1], 1, true}, {&others[2], 1, true}});
+      for (auto [now, then] : parts) EXPECT_TRUE(same_bits(now->view.rows(0, 1), *then)) << "the record that all read has changed";
+      for (int i = 0; i < 20; ++i) wanted.step(kda, m, {{&others[1], 1, true}, {&others[0], 1, true}, {&first, 1, true}, {&others[2], 1, true}});
+    };
+    Outputs of_reference(spec), of_kernels(spec);
+    go_on(of_reference, reference());
+    for_each_kernel<Kda>(spec, [&](const Kernel<Kda>& k, device::Device& d) { go_on(of_kernels, kernel(k, d)); });
+  }
+}
+
+TEST(Kda, G64_AThousandSequencesOfManyHeads) {
+  const Kda::Spec spec{64, 1, 1, false};
+  const auto outputs = [&](const RunKda& kda) {
+    std::vector<Sequence> sequences;
+    std::vector<Piece> pieces;
+    for (int32_t i = 0; i < 1024; ++i) sequences.push_back({static_cast<uint64_t>(i), 1023 - i});
+    for (Sequence& s : sequences) pieces.push_back({&s, 1, true});
+    const Memory m(spec, 1024, kda_ring_rows(0));
+    return run_step(spec, kda, m, pieces);
+  };
+  const Tensor want = outputs(reference());
+  for_each_kernel<Kda>(spec, [&](const Kernel<Kda>& k, device::Device& d) { expect_close(outputs(kernel(k, d)), want, kTolerance); });
+}
+
+// A record that another sequence has used, or that holds NaN, gives a new one the bits that it has in a fresh record.
+TEST(Kda, G65_ANewSequenceTakesNothingFromItsRecord) {
+  for (bool chunked : {false, true}) {
+    const Kda::Spec spec{2, 16, 24, chunked};
+    const auto reuse = [&](Outputs& wanted, const RunKda& kda) {
+      const Memory m(spec, 2, kda_ring_rows(0)), bad(spec, 1, kda_ring_rows(0));  // NaN from the start
+      Sequence fresh{8, 1};
+      wanted.step(kda, m, {{&fresh, 70}});
+      Sequence old{7, 0};
+      wanted.step(kda, m, {{&old, 90}});
+      for (int64_t i = 0; i < old.position % 7; ++i) wanted.step(kda, m, {{&old, 1, true}});
+      Sequence next{8, 0};
+      wanted.step(kda, m, {{&next, 70}});
+      Sequence poisoned{8, 0};
+      wanted.step(kda, bad, {{&poisoned, 70}});
+      EXPECT_TRUE(same_bits(m.state.view.rows(0, 1), m.state.view.rows(1, 1)));
+    };
+    Outputs of_reference(spec), of_kernels(spec);
+    reuse(of_reference, reference());
+    for_each_kernel<Kda>(spec, [&](const Kernel<Kda>& k, device::Device& d) { reuse(of_kernels, kernel(k, d)); });
   }
 }
 
