@@ -74,8 +74,7 @@ TEST(IndexLayout, PagesGoThereAndBack) {
               ASSERT_EQ(there[static_cast<size_t>(p.keys + index_offset(IndexLayout::shuffled, r, c, plain.index_dim) * width + byte)], page[from]);
               moved[from] = true;
             }
-      for (size_t i = 0; i < page.size(); ++i)
-        ASSERT_TRUE(moved[i] || there[i] == page[i]) << "a byte that is no key has moved";
+      for (size_t i = 0; i < page.size(); ++i) ASSERT_TRUE(moved[i] || there[i] == page[i]) << "a byte that is no key has moved";
     }
 }
 

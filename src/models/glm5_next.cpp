@@ -63,7 +63,8 @@ struct Glm5Next::Impl {
     const int64_t tokens = options.page_tokens, kpool = config.index_kpool;
     if (tokens % kChunkGrid != 0) throw error("--page-size {} is refused: a page must hold whole chunks of {} tokens", tokens, kChunkGrid);
     if (config.attention_layers() && tokens % kpool != 0)
-      throw error("--page-size {} is refused: index_kpool {} does not divide it; {} would do", tokens, kpool, least_page(options, config));
+      throw error("--page-size {} is refused: index_kpool {} does not divide it; without the flag pages hold {}", tokens, kpool,
+                  least_page(options, config));
     if (const char* why = config.attention_layers() ? index_layout_why_not(options.index_layout, tokens / kpool, config.index_head_dim) : nullptr)
       throw error("--page-size {} with --index-layout {} is refused at index_kpool {} and index_head_dim {}: {}", tokens,
                   name_of(options.index_layout), kpool, config.index_head_dim, why);
