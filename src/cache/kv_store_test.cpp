@@ -231,6 +231,7 @@ TEST(KvLayout, G15_G69_TheIdentityTellsLayoutsAndTypesApart) {
   add([](KvSpec& s) { s.conv_channels = 100; });
   add([](KvSpec& s) { s.conv_taps = 3; });
   add([](KvSpec& s) { s.conv_type = DType::bf16; });
+  add([](KvSpec& s) { s.conv_type = DType::f16; });  // as wide as bf16
   add([](KvSpec& s) { s.depth = 1; });
 }
 

@@ -272,7 +272,9 @@ TEST(Kda, G65_ANewSequenceTakesNothingFromItsRecord) {
   for (bool chunked : {false, true}) {
     const Kda::Spec spec{2, 16, 24, chunked};
     const auto reuse = [&](Outputs& wanted, const RunKda& kda) {
-      const Memory m(spec, 2, kda_ring_rows(0)), bad(spec, 1, kda_ring_rows(0));  // NaN from the start
+      const Memory m(spec, 2, kda_ring_rows(0)), bad(spec, 1, kda_ring_rows(0));  // NaN from the start, but for one
+      const TensorView zero = m.state.view.rows(1, 1);
+      std::memset(zero.data, 0, static_cast<size_t>(zero.bytes()));
       Sequence fresh{8, 1};
       wanted.step(kda, m, {{&fresh, 70}});
       Sequence old{7, 0};
