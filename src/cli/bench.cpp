@@ -14,6 +14,7 @@
 #include "cli/flags.h"
 #include "cli/runner.h"
 #include "cli/session.h"
+#include "cli/shapes.h"
 #include "cli/verb.h"
 #include "device/cpu/peaks.h"
 
@@ -22,48 +23,10 @@ namespace {
 
 struct BenchFlags {
   ModelFlags model;
-  std::string shape;
-  int64_t layers = 2, context = 4096, batch = 1, prompt = 512, steps = 0;
+  ShapeFlags shape;
+  int64_t context = 4096, batch = 1, prompt = 512, steps = 0;
   bool json = false;
 };
-
-// GLM-5.3-Flash at its published sizes, cut to `layers` layers: a KDA layer with a dense MLP, an MLA layer with experts, then KDA
-// layers with experts and so on, as layers 2, 3, 4, ... of the model are.
-weights::Config glm_5_3_flash(int64_t layers) {
-  weights::Config c;
-  c.architecture = "Glm5NextForConditionalGeneration";
-  c.model_type = "glm5_next";
-  c.vocab_size = 154880;
-  c.hidden_size = 4096;
-  c.max_position_embeddings = 1048576;
-  c.heads = 64;
-  c.q_lora_rank = 1536;
-  c.kv_lora_rank = 512;
-  c.qk_nope_head_dim = 256;
-  c.v_head_dim = 256;
-  c.index_heads = 32;
-  c.index_head_dim = 128;
-  c.index_topk = 2048;
-  c.index_kpool = 4;
-  c.kda_heads = 64;
-  c.kda_head_dim = 128;
-  c.conv_taps = 4;
-  c.intermediate_size = 12288;
-  c.moe_intermediate_size = 2048;
-  c.experts = 288;
-  c.shared_experts = 1;
-  c.experts_per_token = 8;
-  c.routed_scaling = 2.5f;
-  c.swiglu_limit = 10.0f;
-  c.hc_streams = 4;
-  c.hc_iterations = 20;
-  c.block_fp8 = true;
-  for (int64_t i = 2; i < 2 + layers; ++i)
-    c.layers.push_back({.mixer = i % 4 == 3 ? weights::Mixer::mla : weights::Mixer::kda,
-                        .feed_forward = i < 3 ? weights::FeedForward::dense : weights::FeedForward::moe,
-                        .indexer = weights::Indexer::full});
-  return c;
-}
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -165,13 +128,14 @@ int bench(const BenchFlags& f) {
   o.max_sequences = o.max_logit_rows = f.batch;
   o.max_context = round_up(std::max(f.context + 1024, f.prompt), kChunkGrid);
   std::unique_ptr<models::Glm5Next> model;
-  std::string name = f.shape.empty() ? model_folder(f.model) : fmt::format("{}, {} layers, random weights", f.shape, f.layers);
+  const bool shape = wants_shape(f.shape, f.model.model);
+  std::string name = shape ? fmt::format("{}, {} layers, random weights", f.shape.shape, f.shape.layers) : model_folder(f.model);
   const double start = now();
-  if (f.shape.empty()) {
+  if (!shape) {
     model = std::make_unique<models::Glm5Next>(*device, weights::Checkpoint::open(model_folder(f.model)).or_throw(), o);
   } else {
-    static const weights::Config config = glm_5_3_flash(f.layers);
-    ProgressBar bar(fmt::format("making {} layers of random weights", f.layers), ProgressBar::Unit::bytes);
+    static const weights::Config config = glm_5_3_flash(f.shape.layers);
+    ProgressBar bar(fmt::format("making {} layers of random weights", f.shape.layers), ProgressBar::Unit::bytes);
     model = std::make_unique<models::Glm5Next>(*device, config, o, 1, [&](int64_t done, int64_t total) { bar.update(done, total); });
   }
   const double load_s = now() - start;
@@ -213,10 +177,7 @@ Run add_bench(CLI::App& program) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* verb = program.add_subcommand("bench", "Measure speed, end to end and op by op, as shares of this machine's measured peaks");
   add_model_flags(*verb, flags->model, ModelArgument::optional);
-  verb->add_option("--shape", flags->shape, "Random weights at the sizes of a published model instead of MODEL: glm-5.3-flash");
-  verb->add_option("--layers", flags->layers, "Layers of --shape (2 layers hold 7.9 GB, each further one 7.5 GB)")
-      ->check(CLI::Range(1, 45))
-      ->capture_default_str();
+  add_shape_flags(*verb, flags->shape);
   verb->add_option("--context", flags->context, "Tokens before the decoded one")->check(CLI::Range(1, 1048576))->capture_default_str();
   verb->add_option("--batch", flags->batch, "Also decode this many sequences together")->check(CLI::Range(1, 1024))->capture_default_str();
   verb->add_option("--prompt", flags->prompt, "Tokens of the prefill")->check(CLI::Range(1, 1048576))->capture_default_str();
@@ -229,11 +190,8 @@ Run add_bench(CLI::App& program) {
       "  winnow bench --shape glm-5.3-flash --layers 2           layers of the real size");
   return [flags] {
     apply_log_level(flags->model);
-    if (!flags->shape.empty() && flags->shape != "glm-5.3-flash")
-      throw Error(fmt::format("--shape: unknown shape '{}' (known: glm-5.3-flash)", flags->shape), Failure::usage);
-    if (!flags->shape.empty() && residence_of(flags->model) == weights::Residence::map)
+    if (wants_shape(flags->shape, flags->model.model) && residence_of(flags->model) == weights::Residence::map)
       throw Error("--weights: --shape makes random weights; there are no files to map", Failure::usage);
-    if (!flags->shape.empty() && !flags->model.model.empty()) throw Error("--shape and MODEL exclude each other", Failure::usage);
     return bench(*flags);
   };
 }

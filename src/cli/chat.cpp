@@ -197,6 +197,8 @@ Run add_chat(CLI::App& program) {
   add_model_flags(*verb, flags->model, ModelArgument::optional);
   add_context_flag(*verb, flags->model);
   add_reuse_flag(*verb, flags->model);
+  add_memory_flags(*verb, flags->model);
+  add_cache_flags(*verb, flags->model);
   verb->add_option("--system", flags->system, "a system message before the conversation");
   verb->add_option("--reasoning-effort", flags->reasoning_effort, "for the template: low, high or max")->check(CLI::IsMember({"low", "high", "max"}));
   verb->add_option("--reasoning", flags->reasoning, "show, hide, or auto: dimmed on a terminal, hidden elsewhere")

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 
+#include "base/byte_size.h"
 #include "cli/catalog.h"
 
 namespace winnow::cli {
@@ -46,6 +47,15 @@ size_t distance(std::string_view a, std::string_view b) {
 }
 
 constexpr const char* kModelGroup = "Model";
+constexpr const char* kMemoryGroup = "Memory and caches";
+
+// The value of a flag that takes a size, or `otherwise` if it is not given.
+int64_t bytes_of(std::string_view flag, const std::string& text, int64_t otherwise) {
+  if (text.empty()) return otherwise;
+  const Result<int64_t> bytes = parse_byte_size(text);
+  if (!bytes) throw wrong_flag(flag, bytes.error().what());
+  return *bytes;
+}
 
 }  // namespace
 
@@ -125,6 +135,49 @@ void add_reuse_flag(CLI::App& verb, ModelFlags& f) {
 void add_batch_flag(CLI::App& verb, ModelFlags& f) {
   verb.add_option("--max-batch", f.max_batch, "requests that run at once")
       ->check(CLI::Range(int64_t{1}, int64_t{1024}))
+      ->capture_default_str()
+      ->group(kModelGroup);
+}
+
+void add_memory_flags(CLI::App& verb, ModelFlags& f) {
+  verb.add_option("--memory", f.memory,
+                  "of the device for everything: weights, workspaces, pages and states, on the CPU what --host-memory is as well; e.g. 64GB or 60GiB "
+                  "[half of what weights leave free]")
+      ->type_name("BYTES")
+      ->group(kMemoryGroup);
+  verb.add_option("--host-memory", f.host_memory,
+                  "for requests that had to make way for others and for kept prefixes that the device has no room for; 0: none, and a request then "
+                  "waits until its longest answer fits [one full context, at most an eighth of the caches]")
+      ->type_name("BYTES")
+      ->group(kMemoryGroup);
+  verb.add_option("--snapshot-memory", f.snapshot_memory,
+                  "of the device for states kept beyond those of running requests; a prompt can begin only where one was kept [a quarter of what "
+                  "those leave]")
+      ->type_name("BYTES")
+      ->group(kMemoryGroup);
+}
+
+void add_cache_flags(CLI::App& verb, ModelFlags& f) {
+  verb.add_option("--cache-dir", f.cache_dir,
+                  "keep computed prefixes in this folder too, where they outlive the program; it holds what prompts and answers said, for one "
+                  "process at a time [nowhere]")
+      ->type_name("DIR")
+      ->group(kMemoryGroup);
+  verb.add_option("--cache-size", f.cache_size, "what --cache-dir may hold [16GiB]")->type_name("BYTES")->group(kMemoryGroup);
+  verb.add_option("--snapshot-interval", f.snapshot_interval,
+                  "also keep a state every so many tokens of a prompt, a multiple of the page size, for prompts that part from it anywhere; 0: only "
+                  "where prompts are likely to part")
+      ->type_name("TOKENS")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 24))
+      ->capture_default_str()
+      ->group(kMemoryGroup);
+}
+
+void add_itl_flag(CLI::App& verb, ModelFlags& f) {
+  verb.add_option("--max-itl-ms", f.max_itl_ms,
+                  "wanted bound on the time between two tokens of an answer: the parts in which prompts are computed beside it follow; 0: none")
+      ->type_name("MS")
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str()
       ->group(kModelGroup);
 }
@@ -212,6 +265,30 @@ engine::Reuse reuse_of(const ModelFlags& f) {
   Result<engine::Reuse> r = engine::parse_reuse(f.reuse);
   if (!r) throw wrong_flag("--reuse", r.error().what());
   return *r;
+}
+
+engine::EngineOptions cache_options(const ModelFlags& f, int64_t page_tokens) {
+  engine::EngineOptions o;
+  o.reuse = reuse_of(f);
+  o.memory_bytes = bytes_of("--memory", f.memory, o.memory_bytes);
+  if (!f.memory.empty() && o.memory_bytes == 0) throw wrong_flag("--memory", "0 bytes hold nothing; leave it out or give e.g. 8GB");
+  o.host_bytes = bytes_of("--host-memory", f.host_memory, o.host_bytes);
+  o.snapshot_bytes = bytes_of("--snapshot-memory", f.snapshot_memory, o.snapshot_bytes);
+  o.cache_dir_bytes = bytes_of("--cache-size", f.cache_size, o.cache_dir_bytes);
+  o.cache_dir = f.cache_dir;
+  o.snapshot_interval = f.snapshot_interval;
+  o.max_itl_s = f.max_itl_ms * 1e-3;
+  if (!f.cache_size.empty() && f.cache_dir.empty()) throw wrong_flag("--cache-size", "needs --cache-dir, whose size it is");
+  if (o.reuse == engine::Reuse::none) {
+    constexpr std::string_view kNothing = "with --reuse none nothing is kept; leave one of them out";
+    if (!f.cache_dir.empty()) throw wrong_flag("--cache-dir", kNothing);
+    if (f.snapshot_interval > 0) throw wrong_flag("--snapshot-interval", kNothing);
+    if (!f.snapshot_memory.empty() && o.snapshot_bytes > 0) throw wrong_flag("--snapshot-memory", kNothing);
+  }
+  if (f.snapshot_interval % page_tokens != 0)
+    throw wrong_flag("--snapshot-interval", fmt::format("{} is no multiple of the page size, {} tokens; the next one is {}", f.snapshot_interval,
+                                                        page_tokens, round_up(f.snapshot_interval, page_tokens)));
+  return o;
 }
 
 void apply_log_level(const ModelFlags& f) { spdlog::set_level(spdlog::level::from_str(f.log_level)); }

@@ -30,12 +30,19 @@ struct ModelFlags {
   int64_t page_size = 0;    // 0: the least that fits the model
   int64_t max_context = 0;  // 0: what the model states, at most 32768
   int64_t max_batch = 16;
+  std::string memory, host_memory, snapshot_memory, cache_size;  // sizes as byte_size.h reads them; empty: what EngineOptions has
+  std::string cache_dir;
+  int64_t snapshot_interval = 0;
+  double max_itl_ms = 0;
 };
 enum class ModelArgument { required, optional };
 void add_model_flags(CLI::App& verb, ModelFlags& flags, ModelArgument argument);
 void add_context_flag(CLI::App& verb, ModelFlags& flags);  // chat, run, serve
-void add_reuse_flag(CLI::App& verb, ModelFlags& flags);    // chat, serve
-void add_batch_flag(CLI::App& verb, ModelFlags& flags);    // serve
+void add_reuse_flag(CLI::App& verb, ModelFlags& flags);    // chat, run, serve
+void add_batch_flag(CLI::App& verb, ModelFlags& flags);    // plan, serve
+void add_memory_flags(CLI::App& verb, ModelFlags& flags);  // chat, plan, run, serve: the device's and the host's
+void add_cache_flags(CLI::App& verb, ModelFlags& flags);   // chat, run, serve: what is kept for later prompts
+void add_itl_flag(CLI::App& verb, ModelFlags& flags);      // serve
 
 // The device flags alone (devices, bench).
 void add_device_flags(CLI::App& verb, ModelFlags& flags);
@@ -48,6 +55,9 @@ IndexKeys index_keys_of(const ModelFlags& flags);        // without the flag: wh
 models::Options model_options(const ModelFlags& flags);  // profile, index keys, index layout, page size, weights
 weights::Residence residence_of(const ModelFlags& flags);
 engine::Reuse reuse_of(const ModelFlags& flags);
+// What of EngineOptions comes from flags alone, checked against each other and against the page size: sizes, cache_dir, reuse,
+// snapshots, max_itl_s.
+engine::EngineOptions cache_options(const ModelFlags& flags, int64_t page_tokens);
 void complain(std::string_view line);    // to stderr, if anybody listens
 std::string harmless(std::string text);  // text of a model may hold anything; a terminal must not obey it
 void apply_log_level(const ModelFlags& flags);

@@ -25,8 +25,8 @@ struct Verb {
   Run (*add)(CLI::App&);
 };
 constexpr Verb kVerbs[] = {
-    {"chat", add_chat},   {"run", add_run},   {"serve", add_serve},     {"verify", add_verify},
-    {"bench", add_bench}, {"info", add_info}, {"devices", add_devices},
+    {"chat", add_chat},   {"run", add_run},   {"serve", add_serve}, {"verify", add_verify},
+    {"bench", add_bench}, {"info", add_info}, {"plan", add_plan},   {"devices", add_devices},
 };
 
 // CLI11 puts what it knows about one mistake on several lines, and a template may raise whatever it likes.

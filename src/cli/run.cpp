@@ -193,6 +193,9 @@ Run add_run(CLI::App& program) {
   CLI::App* verb = program.add_subcommand("run", "One completion to stdout");
   add_model_flags(*verb, flags->model, ModelArgument::optional);
   add_context_flag(*verb, flags->model);
+  add_reuse_flag(*verb, flags->model);
+  add_memory_flags(*verb, flags->model);
+  add_cache_flags(*verb, flags->model);
   CLI::Option* prompt = verb->add_option("-p,--prompt", flags->prompt, "what the user says; goes through the chat template unless --raw");
   verb->add_option("--token-ids", flags->token_ids, "the prompt as token ids: 1,2,3");
   verb->add_option("--system", flags->system, "a system message before the prompt");

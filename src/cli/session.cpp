@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/progress.h"
+#include "cli/memory_plan.h"
 
 namespace winnow::cli {
 namespace {
@@ -44,14 +45,28 @@ std::string model_folder(const ModelFlags& flags) {
   return flags.model;
 }
 
-Session::Session(const ModelFlags& flags) : folder_(model_folder(flags)), checkpoint_(weights::Checkpoint::open(folder_).or_throw()) {
+models::Options model_options(const ModelFlags& flags, const weights::Config& config) {
+  models::Options o = model_options(flags);
+  o.max_context = context_of(flags, config);
+  o.max_sequences = o.max_logit_rows = flags.max_batch;
+  return o;
+}
+
+engine::EngineOptions engine_options(const ModelFlags& flags, const models::Options& model, const weights::Config& config) {
+  engine::EngineOptions e = cache_options(flags, models::page_tokens_of(model, config));
+  e.max_batched_tokens = model.max_rows;
+  e.max_sequences = model.max_sequences;
+  e.max_context = model.max_context;
+  return e;
+}
+
+Session::Session(const ModelFlags& flags) : flags_(flags), folder_(model_folder(flags)), checkpoint_(weights::Checkpoint::open(folder_).or_throw()) {
   apply_log_level(flags);
   const device::CpuOptions on = device_options(flags);
   const device::ForcedKernels forced = forced_kernels(flags);
-  options_ = model_options(flags);
-  reuse_ = reuse_of(flags);
-  options_.max_context = max_context_ = context_of(flags, config());
-  options_.max_sequences = options_.max_logit_rows = flags.max_batch;
+  options_ = model_options(flags, config());
+  max_context_ = options_.max_context;
+  engine_options_ = engine_options(flags, options_, config());
 
   const fs::path folder(folder_);
   if (exists((folder / "tokenizer.json").string())) tokenizer_.emplace(text::Tokenizer::load((folder / "tokenizer.json").string()).or_throw());
@@ -64,23 +79,26 @@ Session::Session(const ModelFlags& flags) : folder_(model_folder(flags)), checkp
 }
 
 void Session::start() {
+  engine::EngineOptions e = engine_options_;
   const auto start = std::chrono::steady_clock::now();
+  if (e.memory_bytes > 0) plan_memory({.checkpoint = &checkpoint_}, device_options(flags_), options_, e).or_throw();  // before minutes of loading
   {
     ProgressBar bar("loading " + name(), ProgressBar::Unit::bytes);
     model_ = std::make_unique<models::Glm5Next>(*device_, checkpoint_, options_, [&](int64_t done, int64_t total) { bar.update(done, total); });
   }
-  engine::EngineOptions e;
-  e.max_batched_tokens = options_.max_rows;
-  e.max_sequences = options_.max_sequences;
-  e.max_context = options_.max_context;
-  e.reuse = reuse_;
+  if (!e.cache_dir.empty()) e.model_identity = checkpoint_.identity();
   engine_ = std::make_unique<engine::Engine>(*device_, *model_, e);
+  if (!engine_->notice().empty()) spdlog::warn("{}", engine_->notice());
   if (const int64_t room = engine_->limits().pages * engine_->limits().page_tokens; room < options_.max_context) {
     spdlog::warn("the KV cache has room for {} tokens: that is the longest request, not {}", room, options_.max_context);
     max_context_ = room;
   }
   load_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  for (const device::PlanLine& line : device_->plan()) spdlog::info("memory: {:>10.1f} MB {}", static_cast<double>(line.bytes) * 1e-6, line.what);
+  const MemoryPlan plan = memory_plan(*device_, engine_->layout(), engine_->sizes(), e);
+  int64_t allocated = 0;
+  for (const device::PlanLine& line : device_->plan()) allocated += line.bytes;
+  check(plan.total_bytes() == allocated, "the memory plan and what was allocated differ");
+  for (const std::string& line : text_of(plan)) spdlog::info("memory: {}", line);
   spdlog::info("{} is ready after {:.2f} s: profile {}, context {}", name(), load_s_, models::name_of(options_.profile), options_.max_context);
 }
 

@@ -22,6 +22,11 @@ std::string small_model();
 // The model that the flags ask for: MODEL, or the small one.
 std::string model_folder(const ModelFlags& flags);
 
+// What the flags ask of a model of this config, context and batch included.
+models::Options model_options(const ModelFlags& flags, const weights::Config& config);
+// And of an engine for it.
+engine::EngineOptions engine_options(const ModelFlags& flags, const models::Options& model, const weights::Config& config);
+
 class Session {
  public:
   explicit Session(const ModelFlags& flags);  // throws Error
@@ -44,12 +49,13 @@ class Session {
   const text::ChatTemplate& chat_template() const;
 
  private:
+  const ModelFlags flags_;
   std::string folder_;
   weights::Checkpoint checkpoint_;
   std::optional<text::Tokenizer> tokenizer_;
   std::optional<text::ChatTemplate> template_;
   models::Options options_;
-  engine::Reuse reuse_;
+  engine::EngineOptions engine_options_;
   int64_t max_context_ = 0;
   double load_s_ = 0;
   std::unique_ptr<device::Device> device_;

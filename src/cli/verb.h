@@ -19,5 +19,6 @@ Run add_info(CLI::App& program);
 Run add_devices(CLI::App& program);
 Run add_verify(CLI::App& program);
 Run add_bench(CLI::App& program);
+Run add_plan(CLI::App& program);
 
 }  // namespace winnow::cli

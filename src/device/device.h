@@ -37,6 +37,7 @@ struct Caps {
   int workers = 1;           // CPU: worker threads
   int64_t memory_bytes = 0;  // what the device has in all
   int64_t free_bytes = 0;    // what of it this process could get when the device was made
+  bool plans_only = false;   // memory is address space that nobody may touch: what is made on the device is listed, never run
   bool host_memory = false;  // kernels may read memory of this process that is not from allocate(), e.g. a mapped file
 };
 
@@ -146,6 +147,7 @@ struct CpuOptions {
   int threads = 0;                 // 0: one for each processor this process may use
   Isa isa = Isa::amx;              // an upper bound; what the machine lacks is not used
   Backend backend = Backend::cpu;  // Backend::ref runs the references on the same memory and workers
+  bool plan_only = false;          // to learn what a model takes, on a machine where it may not fit: Caps::plans_only
 };
 std::unique_ptr<Device> make_cpu(const CpuOptions& options);  // throws Error on a CPU without AVX2 and FMA unless ref
 

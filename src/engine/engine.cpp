@@ -39,7 +39,7 @@ int64_t budget_of(const EngineOptions& o, const device::Device& device) {
   int64_t left = o.memory_bytes;
   for (const device::PlanLine& line : device.plan()) left -= line.bytes;
   if (left <= 0)
-    throw error("memory: {:.3f} GB are given, and weights and workspaces take {:.3f} GB of them; give more",
+    throw error("--memory: {:.3f} GB are given, and weights and workspaces take {:.3f} GB of them; give more",
                 static_cast<double>(o.memory_bytes) * 1e-9, static_cast<double>(o.memory_bytes - left) * 1e-9);
   return left;
 }
@@ -167,6 +167,8 @@ Result<Stream> Engine::submit(Request request) {
 Pulse Engine::pulse(std::chrono::steady_clock::time_point since) { return impl_->inbox->pulse(since); }
 Totals Engine::totals() const { return impl_->inbox->totals(); }
 const RequestLimits& Engine::limits() const { return impl_->limits; }
+const cache::KvLayout& Engine::layout() const { return impl_->layout; }
+const cache::KvSizes& Engine::sizes() const { return impl_->sizes; }
 const std::string& Engine::notice() const { return impl_->notice; }
 
 }  // namespace winnow::engine

@@ -54,6 +54,8 @@ class Engine {
   using Totals = engine::Totals;
   Totals totals() const;  // as of the last step
   const RequestLimits& limits() const;
+  const cache::KvLayout& layout() const;
+  const cache::KvSizes& sizes() const;
   const std::string& notice() const;  // a line about what in cache_dir is not used; empty: nothing
 
  private:

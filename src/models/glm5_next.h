@@ -57,6 +57,9 @@ struct Options {
   int64_t max_rows = 512, max_sequences = 16, max_logit_rows = 16, max_context = 32768;
 };
 
+// Of these options with this config: what page_tokens says, or the least that fits.
+int64_t page_tokens_of(const Options& options, const weights::Config& config);
+
 class Glm5Next {
  public:
   // Loads the weights, chooses the kernels, allocates workspaces. Throws Error.

@@ -30,6 +30,12 @@ class Checkpoint {
   const std::map<std::string, Entry, std::less<>>& tensors() const { return tensors_; }  // by the name in the files
   int64_t total_bytes() const { return total_bytes_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
+  // What tells these weights from others, as 32 hexadecimal digits: XXH3-128 over config.json and, of each file in order of names, its
+  // name, size, header and 64 samples of 4 KiB at even distances from its beginning to its end. It sees another model, another shape, type
+  // or order of tensors, and weights that a training step or a quantisation changed, since those change almost everywhere. It does not
+  // see a few changed values between two samples, and it is no defence against somebody who means to deceive it. Reads at most 256 KiB
+  // a file besides the headers. Throws Error when a file cannot be read.
+  std::string identity() const;
 
  private:
   std::string dir_;
@@ -72,7 +78,8 @@ class Loader {
   DType type_of(const std::string& name) const;
   // Once. Throws Error; a value that is NaN or infinite is one, and so is a file that changed since the checkpoint was
   // opened. Memory is accounted as "weights" and "weights, mapped" in the device's plan and owned by the returned buffers.
-  // Tensors are aligned to 64 bytes, mapped ones to their elements.
+  // Tensors are aligned to 64 bytes, mapped ones to their elements. On a device that only plans, names, shapes and types are checked
+  // and memory is accounted, but nothing is read and nothing filled.
   std::vector<device::Buffer> load(const Progress& progress = {});
 
  private:

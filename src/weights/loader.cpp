@@ -225,6 +225,7 @@ std::vector<device::Buffer> Loader::load(const Progress& progress) {
   std::byte* const base = buffers[0].data();
   if (m.mapped_bytes > 0) m.device.list_in_place("weights, mapped", m.mapped_bytes);
   for (auto& [file, map] : m.maps) buffers.push_back(std::move(map));
+  if (m.device.caps().plans_only) return buffers;
   Transfers transfers(m.device.queue(), m.stored(), progress);
   transfers.run(m.fill(base));
   for (size_t i = 0; i < m.wishes.size(); ++i) {

@@ -37,7 +37,8 @@ class SafetensorsFile {
   // Position of a tensor in file(), whose reads fail with an error instead.
   int64_t position(const TensorInfo& t) const { return data_start_ + t.offset; }
   const File& file() const { return file_; }
-  ConstTensorView view(std::string_view name) const;  // rank <= 4; check()s that it exists
+  int64_t header_bytes() const { return data_start_; }  // its length field included
+  ConstTensorView view(std::string_view name) const;    // rank <= 4; check()s that it exists
 
  private:
   explicit SafetensorsFile(File file) : file_(std::move(file)) {}

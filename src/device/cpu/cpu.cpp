@@ -43,6 +43,7 @@ class Cpu final : public Device {
              .isa = std::min(o.isa, detect_isa()),
              .workers = workers_.count(),
              .memory_bytes = static_cast<int64_t>(info.totalram) * info.mem_unit,
+             .plans_only = o.plan_only,
              .host_memory = true};
     caps_.free_bytes = std::min(caps_.memory_bytes, available_memory());
     if (o.backend == Backend::cpu && caps_.isa < Isa::avx2)
@@ -62,7 +63,8 @@ class Cpu final : public Device {
     if (bytes == 0) return {};
     const size_t mapped = static_cast<size_t>(round_up(bytes, kHugePage));
     void* p = MAP_FAILED;
-    if (allocated_ + bytes <= caps_.free_bytes)  // an overcommitted mapping would fail later, at first touch
+    if (caps_.plans_only) p = ::mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    else if (allocated_ + bytes <= caps_.free_bytes)  // an overcommitted mapping would fail later, at first touch
       p = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
       throw error(
@@ -70,7 +72,7 @@ class Cpu final : public Device {
           "for less",
           what, static_cast<double>(bytes) * 1e-9, static_cast<double>(caps_.memory_bytes) * 1e-9, static_cast<double>(caps_.free_bytes) * 1e-9,
           static_cast<double>(allocated_) * 1e-9);
-    if (bytes >= kHugePage) ::madvise(p, mapped, MADV_HUGEPAGE);
+    if (bytes >= kHugePage && !caps_.plans_only) ::madvise(p, mapped, MADV_HUGEPAGE);
     allocated_ += bytes;
     account(what, bytes);
     return {static_cast<std::byte*>(p), bytes, release_memory};
