@@ -28,7 +28,8 @@ int serve(ServeFlags f) {
   server::Services services{.engine = session.engine(),
                             .tokenizer = session.tokenizer(),
                             .chat_template = session.has_chat_template() ? &session.chat_template() : nullptr,
-                            .facts = {}};
+                            .facts = {},
+                            .version = WINNOW_VERSION};
   services.facts.name = f.name.empty() ? session.name() : f.name;
   services.facts.vocab_size = session.config().vocab_size;
   services.facts.max_context = session.max_context();
@@ -54,6 +55,9 @@ Run add_serve(CLI::App& program) {
   add_context_flag(*verb, flags->model);
   add_batch_flag(*verb, flags->model);
   add_reuse_flag(*verb, flags->model);
+  add_itl_flag(*verb, flags->model);
+  add_memory_flags(*verb, flags->model);
+  add_cache_flags(*verb, flags->model);
   verb->add_option("--host", flags->server.host, "address to listen on; 0.0.0.0: all of this machine's")->capture_default_str();
   verb->add_option("--port", flags->server.port, "0: any free one; it is printed")->capture_default_str();
   verb->add_option("--name", flags->name, "the model's name in requests [the last part of MODEL]");
@@ -65,7 +69,7 @@ Run add_serve(CLI::App& program) {
       "  winnow serve\n"
       "  winnow serve MODEL --port 8080 --max-batch 8\n"
       "  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n\n"
-      "Routes: GET /v1/models, POST /v1/chat/completions, POST /v1/completions, GET /health. There is no access control:\n"
+      "Routes: GET /v1/models, POST /v1/chat/completions, POST /v1/completions, GET /health, GET /metrics. There is no access control:\n"
       "whoever reaches the port can use the model. SIGINT and SIGTERM stop it gracefully. man winnow-serve lists the fields.");
   return [flags] { return serve(*flags); };
 }

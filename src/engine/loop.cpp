@@ -88,6 +88,7 @@ void Loop::end_late() {
     Event event;
     event.sampled.token = -1;
     event.finish = FinishReason::error;
+    event.late = true;
     event.error = fmt::format("the request's deadline of {} s passed after {} tokens of its answer", s->request.deadline_s, s->generated_tokens());
     end(*s, std::move(event));
   }
@@ -180,6 +181,8 @@ void Loop::publish() {
   totals_.waiting = static_cast<int64_t>(scheduler_.waiting().size());
   totals_.pages = pages_.size();
   totals_.free_pages = pages_.free();
+  totals_.held_pages = scheduler_.reuse().held_pages(nullptr);
+  for (const auto& s : scheduler_.running()) totals_.held_pages += static_cast<int64_t>(s->pages.size()) - s->held_pages;
   totals_.states = states_.size();
   totals_.free_states = states_.free();
   const cache::PrefixIndex& index = scheduler_.reuse().index();

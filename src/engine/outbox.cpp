@@ -9,7 +9,8 @@ void Outbox::push(Event event, const Timings& timings) {
     const std::lock_guard lock(mutex_);
     check(!end_, "an event behind the end of a request");
     timings_ = timings;
-    if (event.finish != FinishReason::none) end_ = Event{.sampled = {}, .finish = event.finish, .error = event.error, .logits = {}};
+    if (event.finish != FinishReason::none)
+      end_ = Event{.sampled = {}, .finish = event.finish, .error = event.error, .late = event.late, .logits = {}};
     events_.push_back(std::move(event));
     filled_.notify_one();
   }

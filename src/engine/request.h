@@ -48,6 +48,7 @@ struct Event {
   ops::Sampled sampled;  // token -1 in an end event without a token
   FinishReason finish = FinishReason::none;
   std::string error;          // with FinishReason::error
+  bool late = false;          // with FinishReason::error: its deadline passed
   std::vector<float> logits;  // keep_logits only
 };
 
@@ -71,6 +72,7 @@ enum class Pulse : uint8_t { alive, asked, stopped };
 struct Totals {
   int64_t steps = 0, running = 0, waiting = 0, prompt_tokens = 0, generated_tokens = 0;
   int64_t pages = 0, free_pages = 0, states = 0, free_states = 0;
+  int64_t held_pages = 0;  // by running and swapped sequences, kept prefixes that nobody runs on not among them
   int64_t swapped = 0, preemptions = 0, host_pages = 0, free_host_pages = 0, host_states = 0, free_host_states = 0;
   int64_t cached_pages = 0, snapshots = 0, missed_snapshots = 0;  // of the prefix index; hand-overs for which no record was free
   int64_t restored = 0, failed_restores = 0;                      // beginnings brought up from lower tiers, or not

@@ -73,6 +73,9 @@ engine::Request engine_request(const Request& r, const ModelFacts& facts, const 
   e.stop_tokens.insert(e.stop_tokens.end(), r.stop_tokens.begin(), r.stop_tokens.end());
   e.ignore_eos = r.ignore_eos;
   e.min_tokens = r.min_tokens;
+  e.cache_salt = r.cache_salt;
+  e.priority = r.priority;
+  e.deadline_s = r.timeout_s;
   return e;
 }
 
@@ -82,12 +85,14 @@ void ChoiceText::append(const engine::Event& event, Delta* to) {
   to->choice = index_;
   to->finish = event.finish;
   to->error = event.error;
+  to->late = event.late;
   const auto show = [&](text::AnswerText t) {
     to->reasoning += t.reasoning;
     to->content += t.content;
   };
   if (event.sampled.token >= 0) {
     ++tokens_;
+    ++to->drawn;
     to->tokens.push_back(event.sampled);
     if (reader_.in_reasoning()) ++reasoning_tokens_;
     if (event.finish != engine::FinishReason::stop) show(reader_.append(event.sampled.token, tokens_ >= min_tokens_));  // a stop token has no text
@@ -133,7 +138,7 @@ std::vector<Delta> Generation::poll() {
       if (c.done && c.text.stopped()) c.stream.cancel();
     }
     if (request_.sampling.logprobs < 0) delta.tokens.clear();
-    if (!delta.empty()) news.push_back(std::move(delta));
+    if (!delta.empty() || delta.drawn > 0) news.push_back(std::move(delta));
   }
   return news;
 }
@@ -155,7 +160,18 @@ Usage Generation::usage() const {
     u.completion_tokens += c.text.tokens();
     u.reasoning_tokens += c.text.reasoning_tokens();
   }
-  if (!choices_.empty()) u.cached_tokens = choices_.front().stream.timings().cached.tokens;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const engine::Timings t = choices_[i].stream.timings();
+    u.preemptions += t.preemptions;
+    u.queued_s = std::max(u.queued_s, t.queued_s);
+    u.prefill_s = std::max(u.prefill_s, t.prefill_s);
+    u.decode_s = std::max(u.decode_s, t.decode_s);
+    if (i == 0) u.cached = t.cached;
+    else if (i % static_cast<size_t>(request_.n) == 0) {
+      u.cached.tokens += t.cached.tokens;
+      for (size_t tier = 0; tier < u.cached.pages_in.size(); ++tier) u.cached.pages_in[tier] += t.cached.pages_in[tier];
+    }
+  }
   return u;
 }
 

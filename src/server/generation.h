@@ -24,15 +24,19 @@ struct Services {
   const text::Tokenizer& tokenizer;
   const text::ChatTemplate* chat_template;  // null: the checkpoint has none, chat is refused
   ModelFacts facts;
+  std::string version;  // of the program
 };
 
 // News of one choice.
 struct Delta {
   int64_t choice = 0;
   std::string reasoning = {}, content = {};
-  std::vector<ops::Sampled> tokens = {};  // what was drawn, the stop token included
+  std::vector<ops::Sampled> tokens = {};  // what was drawn, the stop token included; kept only where logprobs are asked for
+  int64_t drawn = 0;                      // how many those were
   engine::FinishReason finish = engine::FinishReason::none;
   std::string error = {};  // with FinishReason::error and cancelled
+  bool late = false;       // with FinishReason::error: the request's timeout passed
+  // Nothing to tell a client.
   bool empty() const { return reasoning.empty() && content.empty() && tokens.empty() && finish == engine::FinishReason::none; }
 };
 
@@ -54,7 +58,10 @@ class ChoiceText {
 };
 
 struct Usage {
-  int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0, reasoning_tokens = 0;
+  int64_t prompt_tokens = 0, completion_tokens = 0, reasoning_tokens = 0;
+  engine::CachedPrefix cached;                       // tokens and pages of all prompts together; the rest of the first prompt
+  int64_t preemptions = 0;                           // of all choices
+  double queued_s = 0, prefill_s = 0, decode_s = 0;  // each the longest of any choice
 };
 
 class Generation {
@@ -64,11 +71,13 @@ class Generation {
   const Request& request() const { return request_; }
   // `wake` is called from the engine's thread when there may be news.
   void on_news(const std::function<void()>& wake);
-  // All news there is now, at most one delta a choice.
+  // All news there is now, at most one delta a choice; one may be empty() and still have drawn tokens.
   std::vector<Delta> poll();
   bool done() const;
   void cancel();
   Usage usage() const;
+  size_t choices() const { return choices_.size(); }
+  engine::Timings timings(size_t choice) const { return choices_[choice].stream.timings(); }
 
  private:
   struct Choice {
@@ -79,7 +88,7 @@ class Generation {
   Generation(Request request) : request_(std::move(request)) {}
   Request request_;
   int64_t prompt_tokens_ = 0;
-  std::vector<Choice> choices_;
+  std::vector<Choice> choices_;  // n of each prompt, one prompt behind the other
 };
 
 }  // namespace winnow::server

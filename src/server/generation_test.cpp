@@ -124,6 +124,40 @@ TEST_F(GenerationTest, OnlyTheFirstChunkHasTheRole) {
   EXPECT_EQ(a.chunk({.content = "b"}).find("\"role\""), std::string::npos);
 }
 
+TEST_F(GenerationTest, UsageSaysWhatWasCachedAndWhere) {
+  Usage u{.prompt_tokens = 300, .completion_tokens = 4};
+  u.cached = {.tokens = 256, .pages_in = {1, 2, 1}, .snapshot_in = cache::Tier::disk, .cut = cache::Cut::no_snapshot};
+  u.preemptions = 2;
+  u.queued_s = 0.5;
+  const json::value v = json::parse(answer(request(Kind::chat, false)).whole(u)).at("usage");
+  EXPECT_EQ(v.at("prompt_tokens_details").at("cached_tokens").as_int64(), 256);
+  const json::value& w = v.at("winnow");
+  EXPECT_EQ(w.at("cached").at("tokens").as_int64(), 256);
+  EXPECT_EQ(w.at("cached").at("pages"), json::parse(R"({"device": 1, "host": 2, "disk": 1})"));
+  EXPECT_EQ(w.at("cached").at("snapshot").as_string(), "disk");
+  EXPECT_EQ(w.at("cached").at("cut").as_string(), "no_snapshot");
+  EXPECT_EQ(w.at("preemptions").as_int64(), 2);
+  EXPECT_EQ(w.at("queued_s").as_double(), 0.5);
+  EXPECT_TRUE(w.as_object().contains("prefill_s") && w.as_object().contains("decode_s"));
+  EXPECT_EQ(json::parse(answer(request(Kind::chat, true)).usage_chunk(u)).at("usage"), v);
+}
+
+TEST_F(GenerationTest, NobodyLearnsThatAnotherSaltHasItsText) {
+  for (int i = 0; i < cache::kCuts; ++i) {
+    Usage u;
+    u.cached.cut = static_cast<cache::Cut>(i);
+    const std::string text = answer(request(Kind::chat, false)).whole(u);
+    EXPECT_EQ(text.find("salt"), std::string::npos) << text;
+    const json::value cached = json::parse(text).at("usage").at("winnow").at("cached");
+    EXPECT_TRUE(cached.at("snapshot").is_null());
+    if (u.cached.cut == cache::Cut::different_salt) {
+      EXPECT_EQ(cached.at("cut").as_string(), "no_page");
+    } else {
+      EXPECT_EQ(cached.at("cut").as_string(), cache::name_of(u.cached.cut));
+    }
+  }
+}
+
 TEST(Errors, HaveOpenAisShape) {
   const json::value v = json::parse(error_json({400, "n: \"bad\"", "n", ""}));
   EXPECT_EQ(v.at("error").at("message").as_string(), "n: \"bad\"");

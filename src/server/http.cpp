@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "base/json_writer.h"
+#include "server/metrics.h"
 #include "server/openai.h"
 #include "server/server.h"
 #include "server/sse.h"
@@ -29,7 +30,9 @@ constexpr auto kResult = asio::as_tuple(asio::use_awaitable);  // errors as valu
 constexpr int kTextThreads = 2;
 constexpr std::chrono::hours kForever{24 * 365};
 
-constexpr std::string_view kHealth = "/health", kModels = "/v1/models", kChat = "/v1/chat/completions", kCompletions = "/v1/completions";
+constexpr std::string_view kOther = "other";  // route of what is none
+constexpr std::string_view kHealth = "/health", kMetrics = "/metrics", kModels = "/v1/models", kChat = "/v1/chat/completions",
+                           kCompletions = "/v1/completions";
 
 using HttpRequest = http::request<http::string_body>;
 using HttpResponse = http::response<http::string_body>;
@@ -68,9 +71,10 @@ struct Connection {
   beast::tcp_stream stream;
   beast::flat_buffer buffer;
   std::shared_ptr<Bell> bell;
-  bool busy = false;    // with a request
-  bool unread = false;  // the client may still be sending what was refused
-  size_t body = 0;      // bytes of its request that have come and count among State::bodies
+  bool busy = false;                // with a request
+  bool unread = false;              // the client may still be sending what was refused
+  std::string_view route = kOther;  // of its request
+  size_t body = 0;                  // bytes of its request that have come and count among State::bodies
 };
 
 std::string random_id() {
@@ -97,7 +101,8 @@ struct Server::State {
   explicit State(const ServerOptions& o) : options(o), acceptor(io), signals(io), grace(io) {}
   const Services& services() const { return *services_; }
 
-  const Services* services_ = nullptr;  // set by listen()
+  const Services* services_ = nullptr;  // set by listen(), with metrics
+  std::optional<Metrics> metrics;
   const ServerOptions options;
   asio::io_context io{1};
   asio::thread_pool text{kTextThreads};
@@ -118,9 +123,9 @@ struct Server::State {
   asio::awaitable<bool> read(Connection& c, HttpRequest* request);
   asio::awaitable<bool> route(Connection& c, const HttpRequest& request);
   asio::awaitable<bool> generate(Connection& c, const HttpRequest& request, Kind kind);
-  asio::awaitable<bool> tell(Connection& c, const HttpRequest& request, Generation& generation);
+  asio::awaitable<bool> tell(Connection& c, const HttpRequest& request, Generation& generation, RequestMetrics::Clock::time_point received);
   HttpResponse refused(const HttpRequest& request, const Refusal& refusal, bool keep_alive) const;
-  std::optional<HttpResponse> at_once(const HttpRequest& request, const std::string& path) const;
+  std::optional<HttpResponse> at_once(Connection& c, const HttpRequest& request, const std::string& path) const;
   asio::awaitable<bool> send(Connection& c, HttpResponse& response);
   asio::awaitable<bool> send_text(Connection& c, const std::string& text, bool chunked);
   asio::awaitable<bool> healthy();
@@ -217,6 +222,7 @@ asio::awaitable<void> Server::State::swallow(Connection& c) {
 
 // The next request; false if there is none, or one that cannot be answered further.
 asio::awaitable<bool> Server::State::read(Connection& c, HttpRequest* request) {
+  c.route = kOther;
   http::request_parser<http::string_body> parser;
   parser.header_limit(static_cast<uint32_t>(options.limits.header_bytes));
   parser.body_limit(options.limits.body_bytes);
@@ -260,17 +266,16 @@ asio::awaitable<bool> Server::State::read(Connection& c, HttpRequest* request) {
 }
 
 // What needs no waiting: unknown places, wrong methods, the models.
-std::optional<HttpResponse> Server::State::at_once(const HttpRequest& request, const std::string& path) const {
+std::optional<HttpResponse> Server::State::at_once(Connection& c, const HttpRequest& request, const std::string& path) const {
   struct Route {
     std::string_view path;
     http::verb method;
+    std::string_view name;
   };
   const std::string one_model = "/v1/models/" + services().facts.name;
-  const Route routes[] = {{kHealth, http::verb::get},
-                          {kModels, http::verb::get},
-                          {one_model, http::verb::get},
-                          {kChat, http::verb::post},
-                          {kCompletions, http::verb::post}};
+  const Route routes[] = {{kHealth, http::verb::get, kHealth}, {kMetrics, http::verb::get, kMetrics},
+                          {kModels, http::verb::get, kModels}, {one_model, http::verb::get, kModels},
+                          {kChat, http::verb::post, kChat},    {kCompletions, http::verb::post, kCompletions}};
   const bool keep = request.keep_alive() && !stopping;
   const Route* found = nullptr;
   for (const Route& r : routes)
@@ -280,10 +285,16 @@ std::optional<HttpResponse> Server::State::at_once(const HttpRequest& request, c
                    {404, fmt::format("model: there is no such model here; this server has '{}'", services().facts.name), "model", "model_not_found"},
                    keep);
   if (!found) return refused(request, {404, "there is nothing at " + path.substr(0, 200), {}, "not_found"}, keep);
+  c.route = found->name;
   if (request.method() != found->method) {
     const std::string method(http::to_string(found->method));
     HttpResponse r = refused(request, {405, fmt::format("{} takes {} only", path, method), {}, "method_not_allowed"}, keep);
     r.set(http::field::allow, method);
+    return r;
+  }
+  if (path == kMetrics) {
+    HttpResponse r = respond(request, 200, metrics->text(services().engine.totals()), keep);
+    r.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
     return r;
   }
   if (path == kModels) return respond(request, 200, models_json(services().facts), keep);
@@ -297,7 +308,7 @@ asio::awaitable<bool> Server::State::route(Connection& c, const HttpRequest& req
   std::string path;
   if (target) {
     path = target->path();
-    response = at_once(request, path);
+    response = at_once(c, request, path);
   } else {
     response = refused(request, {400, "the request target is no path", {}, {}}, false);
   }
@@ -334,6 +345,7 @@ HttpResponse Server::State::refused(const HttpRequest& request, const Refusal& r
 }
 
 asio::awaitable<bool> Server::State::send(Connection& c, HttpResponse& response) {
+  metrics->answered(c.route, static_cast<int>(response.result_int()));
   c.stream.expires_after(options.limits.write_timeout);
   auto [bad, n] = co_await http::async_write(c.stream, response, kResult);
   c.stream.expires_never();
@@ -375,6 +387,7 @@ asio::awaitable<void> Server::State::stop_watching(Connection& c) {
 }
 
 asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& request, Kind kind) {
+  const auto received = RequestMetrics::Clock::now();
   std::variant<Generation, Refusal> started = Refusal{.status = 500, .message = "the request could not be started", .param = {}, .code = {}};
   const auto begin = [&]() -> std::variant<Generation, Refusal> {
     std::variant<Request, Refusal> parsed = parse_request(kind, request.body(), services().facts, options.limits);
@@ -401,7 +414,7 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
   generation.on_news([bell = c.bell] { bell->ring(); });
   c.bell->ring();  // for what came before
   asio::co_spawn(io, watch(c.stream.socket(), c.bell), asio::detached);
-  const bool more = co_await tell(c, request, generation);
+  const bool more = co_await tell(c, request, generation, received);
   co_await stop_watching(c);
   const Usage u = generation.usage();
   spdlog::debug("POST {}: {} prompt and {} answer tokens{}", std::string_view(request.target()), u.prompt_tokens, u.completion_tokens,
@@ -410,8 +423,10 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
 }
 
 // Answers with a running generation, as a stream or as a whole. Leaves early, which cancels it, if the client is gone.
-asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& request, Generation& generation) {
+asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& request, Generation& generation,
+                                          RequestMetrics::Clock::time_point received) {
   const Request& r = generation.request();
+  RequestMetrics seen(*metrics, generation, received);
   const std::string id = fmt::format("{}-{}", r.kind == Kind::chat ? "chatcmpl" : "cmpl", random_id());
   Answer answer(r, services().tokenizer, services().facts.name, id,
                 std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
@@ -425,6 +440,7 @@ asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& requ
     if (chunked) head.chunked(true);
     http::response_serializer<http::empty_body> serializer(head);
     c.stream.expires_after(options.limits.write_timeout);
+    metrics->answered(c.route, 200);
     auto [bad, n] = co_await http::async_write_header(c.stream, serializer, kResult);
     if (bad) co_return false;
   }
@@ -435,13 +451,17 @@ asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& requ
     if (c.bell->abort) generation.cancel();
     std::string events;
     for (Delta& delta : generation.poll()) {
+      seen.see(delta);
+      if (delta.empty()) continue;
       const bool failed = delta.finish == engine::FinishReason::error || delta.finish == engine::FinishReason::cancelled;
       if (failed) {
         const bool stopped = delta.finish == engine::FinishReason::cancelled;
-        const Refusal why{stopped ? 503 : 500, stopped ? "the server is stopping" : delta.error, {}, {}};
+        Refusal why{stopped ? 503 : 500, stopped ? "the server is stopping" : delta.error, {}, {}};
+        if (delta.late) why = {504, fmt::format("timeout: {}", delta.error), "timeout", "timeout"};
         generation.cancel();
         if (!r.stream) {
           HttpResponse response = refused(request, why, false);
+          if (delta.late) response.set("x-should-retry", "false");  // OpenAI's clients repeat a 504 unless told that its end was asked for
           co_return co_await send(c, response);
         }
         events += sse_event(error_json(why));
@@ -535,6 +555,7 @@ std::string Server::url() const {
 
 void Server::listen(const Services& services) {
   state_->services_ = &services;
+  state_->metrics.emplace(services.facts.name, services.version, services.engine.limits());
   error_code bad;
   state_->acceptor.listen(asio::socket_base::max_listen_connections, bad);
   if (bad) throw Error(fmt::format("--port: cannot listen at {}: {}", url(), bad.message()), Failure::cannot_run);

@@ -30,6 +30,8 @@ struct Limits {
   size_t stop_tokens = 64;
   size_t logit_bias = 1024;  // entries
   int64_t logprobs = 20;     // most likely tokens beside each token
+  size_t salt_bytes = 1024;  // of cache_salt
+  double timeout_s = 86400;  // the longest that a request may ask for
 };
 
 }  // namespace winnow::server

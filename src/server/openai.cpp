@@ -21,8 +21,15 @@ void write_finish(JsonWriter& w, FinishReason finish) {
 void write_usage(JsonWriter& w, const Usage& u) {
   w.key("usage").begin_object().field("prompt_tokens", u.prompt_tokens).field("completion_tokens", u.completion_tokens);
   w.field("total_tokens", u.prompt_tokens + u.completion_tokens);
-  w.key("prompt_tokens_details").begin_object().field("cached_tokens", u.cached_tokens).end_object();
+  w.key("prompt_tokens_details").begin_object().field("cached_tokens", u.cached.tokens).end_object();
   w.key("completion_tokens_details").begin_object().field("reasoning_tokens", u.reasoning_tokens).end_object();
+  w.key("winnow").begin_object().key("cached").begin_object().field("tokens", u.cached.tokens).key("pages").begin_object();
+  for (size_t tier = 0; tier < u.cached.pages_in.size(); ++tier) w.field(cache::name_of(static_cast<cache::Tier>(tier)), u.cached.pages_in[tier]);
+  w.end_object().key("snapshot");
+  if (u.cached.tokens > 0) w.value(cache::name_of(u.cached.snapshot_in));
+  else w.null();
+  w.field("cut", shown(u.cached.cut)).end_object();
+  w.field("preemptions", u.preemptions).field("queued_s", u.queued_s).field("prefill_s", u.prefill_s).field("decode_s", u.decode_s).end_object();
   w.end_object();
 }
 
@@ -87,6 +94,8 @@ std::string model_json(const ModelFacts& facts) {
   write_model(w, facts);
   return w.take();
 }
+
+std::string_view shown(cache::Cut cut) { return cache::name_of(cut == cache::Cut::different_salt ? cache::Cut::no_page : cut); }
 
 std::string error_json(const Refusal& r) {
   JsonWriter w;

@@ -17,6 +17,8 @@ namespace winnow::server {
 std::string models_json(const ModelFacts& facts);
 std::string model_json(const ModelFacts& facts);
 std::string error_json(const Refusal& refusal);
+// The reason as clients may know it: whether another salt has the same text is nobody's business but its own.
+std::string_view shown(cache::Cut cut);
 
 // The answer to one request.
 class Answer {

@@ -1,8 +1,12 @@
 #include "server/request.h"
 
+#include <xxhash.h>
+
+#include <algorithm>
 #include <boost/json.hpp>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <random>
 
 namespace winnow::server {
@@ -285,6 +289,21 @@ void read_seed(Reader& p, string_view name, const json::value& v) {
   else p.fail(name, "must be an integer of 64 bits");
 }
 
+void read_cache_salt(Reader& p, string_view name, const json::value& v) {
+  const json::string* s = p.string(name, v);
+  if (!s) return;
+  if (s->empty()) return p.fail(name, "must not be empty; leave it out to share with all that give none");
+  if (s->size() > p.limits.salt_bytes) return p.fail(name, fmt::format("at most {} bytes", p.limits.salt_bytes));
+  p.r.cache_salt = std::max<uint64_t>(XXH3_64bits(s->data(), s->size()), 1);  // 0 means none
+}
+
+void read_timeout(Reader& p, string_view name, const json::value& v) {
+  const double seconds = v.is_number() ? v.to_number<double>() : 0;
+  if (!(seconds > 0 && seconds <= p.limits.timeout_s))
+    return p.fail(name, fmt::format("must be a number of seconds above 0, at most {}", p.limits.timeout_s));
+  p.r.timeout_s = seconds;
+}
+
 void read_reasoning_effort(Reader& p, string_view name, const json::value& v) {
   const json::string* s = p.string(name, v);
   if (!s) return;
@@ -348,6 +367,14 @@ constexpr Field kFields[] = {
     {"logprobs", On::chat, [](Reader& p, string_view f, const json::value& v) { p.chat_logprobs = p.boolean(f, v); }},
     {"top_logprobs", On::chat, [](Reader& p, string_view f, const json::value& v) { p.top_logprobs = p.integer(f, v, 0, p.limits.logprobs); }},
     {"logprobs", On::completion, [](Reader& p, string_view f, const json::value& v) { p.logprobs = p.integer(f, v, 0, p.limits.logprobs); }},
+
+    {"cache_salt", On::both, read_cache_salt},
+    {"priority", On::both,
+     [](Reader& p, string_view f, const json::value& v) {
+       using Range = std::numeric_limits<int32_t>;
+       p.r.priority = static_cast<int32_t>(p.integer(f, v, Range::min(), Range::max()).value_or(0));
+     }},
+    {"timeout", On::both, read_timeout},
 
     {"stream", On::both, [](Reader& p, string_view f, const json::value& v) { p.r.stream = p.boolean(f, v); }},
     {"stream_options", On::both, read_stream_options},

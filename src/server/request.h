@@ -51,6 +51,9 @@ struct Request {
   std::vector<int32_t> stop_tokens;  // beside the model's own
   bool stream = false, include_usage = false;
   std::string max_tokens_field = "max_tokens";  // as the client called it
+  uint64_t cache_salt = 0;                      // hash of what the client gave; 0: nothing
+  int32_t priority = 0;
+  double timeout_s = 0;  // 0: none
 };
 
 std::variant<Request, Refusal> parse_request(Kind kind, std::string_view body, const ModelFacts& facts, const Limits& limits);

@@ -45,7 +45,8 @@ TEST(Request, ReadsEveryField) {
     "logprobs": true, "top_logprobs": 3, "stop": ["a", "b", "c", "d", "e"], "stop_token_ids": [1, 2], "max_completion_tokens": 9,
     "min_tokens": 2.0, "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true}, "reasoning_effort": "low",
     "chat_template_kwargs": {"clear_thinking": false}, "tool_choice": "auto", "user": "me", "metadata": {"a": "b"},
-    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "response_format": {"type": "text"})");
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "response_format": {"type": "text"},
+    "cache_salt": "tenant", "priority": -2147483648, "timeout": 0.25)");
   EXPECT_EQ(r.n, 3);
   EXPECT_EQ(r.sampling.seed, ~uint64_t{0});
   EXPECT_EQ(r.sampling.temperature, 0.0f);
@@ -67,6 +68,18 @@ TEST(Request, ReadsEveryField) {
   EXPECT_EQ(r.context.at("reasoning_effort").as_string(), "low");
   EXPECT_FALSE(r.context.at("clear_thinking").as_bool());
   EXPECT_EQ(r.context.at("tools").as_array().size(), 1u);
+  EXPECT_NE(r.cache_salt, 0u);
+  EXPECT_EQ(r.priority, INT32_MIN);
+  EXPECT_EQ(r.timeout_s, 0.25);
+}
+
+TEST(Request, SaltsAreTheirTextsAndNoneIsZero) {
+  EXPECT_EQ(chat("").cache_salt, 0u);
+  EXPECT_EQ(chat(R"("cache_salt": null)").cache_salt, 0u);
+  EXPECT_EQ(chat(R"("cache_salt": "a")").cache_salt, completion(R"("cache_salt": "a")").cache_salt);
+  EXPECT_NE(chat(R"("cache_salt": "a")").cache_salt, chat(R"("cache_salt": "b")").cache_salt);
+  EXPECT_NE(chat(R"("cache_salt": "a")").cache_salt, chat(R"("cache_salt": "a\u0000")").cache_salt);
+  EXPECT_EQ(chat(R"("priority": 2147483647, "timeout": 86400)").priority, INT32_MAX);
 }
 
 TEST(Request, Completions) {
@@ -189,6 +202,19 @@ TEST(Request, WrongOnesAreRefusedByName) {
       {chat, R"("chat_template_kwargs": {"messages": []})", "chat_template_kwargs.messages"},
       {chat, R"("chat_template_kwargs": [])", "chat_template_kwargs"},
       {chat, R"("response_format": {"type": "json_object"})", "response_format"},
+      {chat, R"("cache_salt": "")", "cache_salt"},
+      {chat, R"("cache_salt": 7)", "cache_salt"},
+      {chat, R"("cache_salt": ["a"])", "cache_salt"},
+      {chat, R"("priority": 2147483648)", "priority"},
+      {chat, R"("priority": -2147483649)", "priority"},
+      {chat, R"("priority": 0.5)", "priority"},
+      {chat, R"("priority": "high")", "priority"},
+      {chat, R"("timeout": 0)", "timeout"},
+      {chat, R"("timeout": -1)", "timeout"},
+      {chat, R"("timeout": 86400.5)", "timeout"},
+      {chat, R"("timeout": 1e400)", "timeout"},
+      {chat, R"("timeout": "5")", "timeout"},
+      {text, R"("timeout": true)", "timeout"},
       {chat, R"("prompt": "x")", "prompt"},
       {chat, R"("functions": [])", "functions"},
       {chat, R"("temprature": 1)", "temprature"},
@@ -229,6 +255,8 @@ TEST(Request, DepthAndLengthsAreBounded) {
   const auto r = parse_request(Kind::chat, fmt::format(R"({{"{}": 1}})", name), kFacts, kLimits);
   ASSERT_TRUE(std::holds_alternative<Refusal>(r));
   EXPECT_LT(std::get<Refusal>(r).message.size(), 1000u);
+  const std::string salt = fmt::format(R"({{"prompt": "x", "cache_salt": "{}"}})", std::string(kLimits.salt_bytes + 1, 's'));
+  EXPECT_TRUE(std::holds_alternative<Refusal>(parse_request(Kind::completion, salt, kFacts, kLimits)));
   std::string many = R"({"messages": [)";
   for (size_t i = 0; i <= kLimits.messages; ++i) many += fmt::format(R"({}{{"role": "user", "content": ""}})", i ? "," : "");
   EXPECT_TRUE(std::holds_alternative<Refusal>(parse_request(Kind::chat, many + "]}", kFacts, kLimits)));

@@ -25,6 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     check(r.sampling.top_p > 0 && r.sampling.top_p <= 1 && r.sampling.min_p >= 0 && r.sampling.min_p <= 1, "top_p and min_p");
     check(r.sampling.logprobs >= -1 && r.sampling.logprobs <= limits.logprobs && r.stop.size() <= limits.stop_strings, "logprobs and stop");
     check(kind == Kind::chat ? r.context.contains("messages") : !r.prompts.empty(), "something to answer");
+    check(r.timeout_s >= 0 && r.timeout_s <= limits.timeout_s, "timeout");
     for (const auto& [token, bias] : r.sampling.logit_bias)
       check(token >= 0 && token < facts.vocab_size && bias >= -100 && bias <= 100, "logit_bias");
   }

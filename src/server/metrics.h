@@ -1,0 +1,67 @@
+// What GET /metrics says, in Prometheus' text format. Names are those of vLLM under another prefix where vLLM has them, with its
+// meanings, so that a dashboard made for it needs one replacement; docs/man/winnow-serve.1 lists them.
+//
+// Counts of the engine come from its Totals, copied once a scrape. Times are taken on this side, where a token reaches its
+// connection: the engine's thread is not asked for anything.
+//
+// Thread: the I/O thread.
+#pragma once
+
+#include <prometheus/histogram.h>
+
+#include <array>
+#include <chrono>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/generation.h"
+
+namespace winnow::server {
+
+class Metrics {
+ public:
+  Metrics(std::string model, std::string version, const engine::RequestLimits& limits);
+  void answered(std::string_view route, int status);
+  std::string text(const engine::Totals& totals) const;
+
+ private:
+  friend class RequestMetrics;
+  enum class End : uint8_t { stop, length, abort, error, timeout };
+  static constexpr size_t kEnds = 5;
+
+  const std::string model_, version_;
+  const engine::RequestLimits limits_;
+  std::map<std::pair<std::string, int>, int64_t> answers_;
+  std::array<int64_t, kEnds> ends_{};
+  int64_t prompt_tokens_ = 0, cached_tokens_ = 0;
+  prometheus::Histogram first_token_s_, between_tokens_s_, whole_s_, queue_s_, prefill_s_, decode_s_, prompt_lengths_, answer_lengths_;
+};
+
+// One request on its way: tells Metrics when tokens come and how each choice ends. What has not ended when it goes was aborted.
+class RequestMetrics {
+ public:
+  using Clock = std::chrono::steady_clock;
+  RequestMetrics(Metrics& metrics, const Generation& generation, Clock::time_point received);
+  ~RequestMetrics();
+  RequestMetrics(const RequestMetrics&) = delete;
+  void see(const Delta& delta, Clock::time_point now = Clock::now());
+
+ private:
+  struct Choice {
+    Clock::time_point newest{};  // when its last tokens came
+    int64_t tokens = 0;
+    bool ended = false;
+  };
+  void end(size_t choice, Metrics::End how, Clock::time_point now);
+
+  Metrics& metrics_;
+  const Generation& generation_;
+  const Clock::time_point received_;
+  std::vector<Choice> choices_;
+};
+
+}  // namespace winnow::server
