@@ -31,7 +31,7 @@ def run_json(winnow, *arguments):
 
 
 def test_help(winnow):
-    for verb in ["chat", "run", "serve", "verify", "bench", "info", "devices"]:
+    for verb in ["chat", "run", "serve", "verify", "bench", "info", "plan", "devices"]:
         r = winnow(verb, "--help")
         assert r.returncode == 0 and f"  winnow {verb}" in r.stdout and r.stderr == "", verb  # an example
         page = ROOT / "docs" / "man" / f"winnow-{verb}.1"
