@@ -27,18 +27,14 @@ int64_t least_page(const Options& o, const weights::Config& c) {
   return std::lcm(kChunkGrid, std::max<int64_t>(c.index_kpool, 1) * tile);
 }
 
-}  // namespace
-
-int64_t page_tokens_of(const Options& o, const weights::Config& c) { return o.page_tokens ? o.page_tokens : least_page(o, c); }
-
-namespace {
-
 Options with_pages(Options o, const weights::Config& c) {
   o.page_tokens = page_tokens_of(o, c);
   return o;
 }
 
 }  // namespace
+
+int64_t page_tokens_of(const Options& o, const weights::Config& c) { return o.page_tokens ? o.page_tokens : least_page(o, c); }
 
 struct Glm5Next::Impl {
   device::Device& device;

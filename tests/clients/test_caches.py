@@ -154,10 +154,13 @@ def test_timeouts_end_requests(server):
     assert status == 504 and r["error"]["code"] == r["error"]["param"] == "timeout" and "0.5 s" in r["error"]["message"], r
     assert headers["x-should-retry"] == "false"
     client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=2)
-    start = time.monotonic()
+    before = metrics(server)
     with pytest.raises(openai.InternalServerError) as e:
         client.completions.create(model="winnow-tiny", prompt="Hello", max_tokens=20000, extra_body={"ignore_eos": True, "timeout": 0.3})
     assert e.value.status_code == 504 and e.value.code == "timeout"
+    got = moved(before, metrics(server))
+    assert got[("http_requests_total", "/v1/completions", "504")] == 1  # the client did not ask again
+    assert got[("request_success_total", "timeout")] == 1
     text = ""
     with pytest.raises(openai.APIError) as e:
         for chunk in client.completions.create(model="winnow-tiny", prompt="Hello", max_tokens=20000, stream=True,
