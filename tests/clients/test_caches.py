@@ -2,6 +2,7 @@
 import concurrent.futures
 import json
 import re
+import shutil
 import signal
 import time
 import urllib.error
@@ -251,6 +252,23 @@ def test_another_profile_does_not_use_the_folder(cached_server, tmp_path):
     assert metrics(server)[("disk_foreign_records",)] > 0
     server.stop(signal.SIGKILL)
     assert any(str(tmp_path / "cache") in l and "warning" in l for l in log_of(server)), log_of(server)
+
+
+def test_changed_weights_of_equal_shapes_do_not_use_the_folder(own_server, tmp_path):
+    flags = ["--cache-dir", str(tmp_path / "cache"), "--log-level", "warn"]
+    model = tmp_path / "model"
+    shutil.copytree(MODEL, model)
+    server = own_server(str(model), *flags)
+    conversation(server, turns=1)
+    assert server.stop() == 0
+    shard = model / "model-00003-of-00003.safetensors"
+    data = bytearray(shard.read_bytes())
+    for i in range(8 + int.from_bytes(data[:8], "little"), len(data), 4):
+        data[i] ^= 1  # the last bit of a number
+    shard.write_bytes(data)
+    server = own_server(str(model), *flags)
+    assert cached(conversation(server, turns=1)) == [0]
+    assert metrics(server)[("disk_foreign_records",)] > 0
 
 
 def test_killed_servers_leave_whole_records_or_none(cached_server, tmp_path):
