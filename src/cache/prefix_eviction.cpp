@@ -6,8 +6,8 @@
 namespace winnow::cache {
 namespace {
 
-constexpr size_t kRemembered = 1 << 16;   // evicted pages whose names are kept to tell why a match was short
-constexpr int kMostTried = 256;           // nodes looked at before a lower tier is taken to be full
+constexpr size_t kRemembered = 1 << 16;  // evicted pages whose names are kept to tell why a match was short
+constexpr int kMostTried = 256;          // nodes looked at before a lower tier is taken to be full
 
 constexpr size_t index_of(Tier t) { return static_cast<size_t>(t); }
 
@@ -169,7 +169,7 @@ bool PrefixIndex::evict_snapshot() {
   for (auto i = ranked_.begin(); i != ranked_.end();) {
     const int32_t node = i->second;
     Node& n = at(node);
-    if (states_.references(n.snapshot.device) > 1 || n.pins > 0) {
+    if (states_.references(n.snapshot.device) > 1) {
       ++i;
       continue;
     }

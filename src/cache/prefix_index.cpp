@@ -72,7 +72,6 @@ int32_t PrefixIndex::find(std::span<const int32_t> tokens, uint64_t salt, Cursor
 }
 
 Match PrefixIndex::match(std::span<const int32_t> tokens, uint64_t salt) {
-  ++counts_.lookups;
   Match m;
   const int64_t full = static_cast<int64_t>(tokens.size()) / page_tokens_;
   const int64_t most = tokens.empty() ? 0 : (static_cast<int64_t>(tokens.size()) - 1) / page_tokens_;  // pages
@@ -86,13 +85,11 @@ Match PrefixIndex::match(std::span<const int32_t> tokens, uint64_t salt) {
   }
   m.shared = std::min(static_cast<int64_t>(path.size()), most) * page_tokens_;
   m.cut = cut_of(tokens, salt, path, best);
-  ++counts_.cuts[static_cast<size_t>(m.cut)];
   if (best == 0) return m;
   path.resize(static_cast<size_t>(best));
-  Tier lowest = Tier::device;
   const auto uppermost = [&](const auto& places) {
     const Tier t = places.in(Tier::device) ? Tier::device : places.in(Tier::host) ? Tier::host : Tier::disk;
-    lowest = std::max(lowest, t);
+    m.lowest = std::max(m.lowest, t);
     return t;
   };
   for (int32_t i : path) {
@@ -108,14 +105,20 @@ Match PrefixIndex::match(std::span<const int32_t> tokens, uint64_t salt) {
   m.folded = end.folded;
   m.tokens = best * page_tokens_;
   use(path.back());
-  if (lowest != Tier::device) {
+  if (m.lowest != Tier::device) {
     pin(path);
     m.nodes = std::move(path);
   }
+  return m;
+}
+
+void PrefixIndex::count(int64_t tokens, Cut cut, Tier lowest) {
+  ++counts_.lookups;
+  ++counts_.cuts[static_cast<size_t>(cut)];
+  if (tokens == 0) return;
   ++counts_.hits;
   ++counts_.hits_in[static_cast<size_t>(lowest)];
-  counts_.hit_tokens += m.tokens;
-  return m;
+  counts_.hit_tokens += tokens;
 }
 
 // Why a match of `best` pages along a path of nodes was not longer.

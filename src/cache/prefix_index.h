@@ -60,8 +60,8 @@ struct Match {
   int64_t tokens = 0;          // of the prefix: whole pages, at most one less than the prompt has
   int64_t shared = 0;          // tokens whose pages are there, snapshot or not: where the prompt parts from others
   Cut cut = Cut::no_page;
-  std::array<int64_t, kTiers> pages_in{};  // the uppermost tier of each page
-  Tier snapshot_in = Tier::device;
+  std::array<int64_t, kTiers> pages_in{};                  // the uppermost tier of each page
+  Tier snapshot_in = Tier::device, lowest = Tier::device;  // lowest: of all its records
 };
 
 // What lies below the device. Both may be missing.
@@ -78,6 +78,8 @@ class PrefixIndex {
   PrefixIndex(const PrefixIndex&) = delete;
 
   Match match(std::span<const int32_t> tokens, uint64_t salt);
+  // A match of so many tokens was made use of, or of none; a match that is asked for again counts once.
+  void count(int64_t tokens, Cut cut, Tier lowest);
 
   // How far along a path somebody is, so that the next page costs one lookup. It may become stale, which costs the whole path.
   struct Cursor {

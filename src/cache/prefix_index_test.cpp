@@ -37,6 +37,7 @@ struct World {
   // Matches and gives the references back.
   Match match(const Tokens& tokens, uint64_t salt = 0) {
     const Match m = index.match(tokens, salt);
+    index.count(m.tokens, m.cut, m.lowest);
     pages.release(m.pages);
     if (m.snapshot.value >= 0) states.release(m.snapshot);
     index.check_integrity();
@@ -158,6 +159,7 @@ void agree(uint64_t seed, int operations, int64_t n_pages, int64_t n_states, boo
     for (int32_t& t : tokens) t = static_cast<int32_t>(below(2));
     for (size_t j = 0; j + 1 < tokens.size(); ++j) tokens[j] = j % kPage ? 0 : tokens[j];  // a small tree
     const Match m = w.index.match(tokens, salt);
+    w.index.count(m.tokens, m.cut, m.lowest);
     int64_t best = 0;
     for (int64_t n = kPage; n < static_cast<int64_t>(tokens.size()); n += kPage) {
       const auto found = model.find({salt, Tokens(tokens.begin(), tokens.begin() + n)});

@@ -13,6 +13,7 @@
 #include "base/progress.h"
 #include "cli/flags.h"
 #include "cli/runner.h"
+#include "cli/same_tokens.h"
 #include "cli/session.h"
 #include "cli/shapes.h"
 #include "cli/verb.h"
@@ -25,7 +26,8 @@ struct BenchFlags {
   ModelFlags model;
   ShapeFlags shape;
   int64_t context = 4096, batch = 1, prompt = 512, steps = 0;
-  bool json = false;
+  bool json = false, same_tokens = false;
+  SameTokensFlags same;
 };
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -183,16 +185,26 @@ Run add_bench(CLI::App& program) {
   verb->add_option("--prompt", flags->prompt, "Tokens of the prefill")->check(CLI::Range(1, 1048576))->capture_default_str();
   verb->add_option("--steps", flags->steps, "Steps to time; 0: two seconds' worth")->check(CLI::Range(0, 100000))->capture_default_str();
   verb->add_flag("--json", flags->json, "One JSON object instead of tables");
+  constexpr const char* same = "Same tokens";
+  verb->add_flag(
+          "--same-tokens", flags->same_tokens,
+          "Instead of speed: serve random workloads with company, caches, preemption and restarts, and compare every logit with the request alone")
+      ->group(same);
+  verb->add_option("--workloads", flags->same.workloads, "How many")->check(CLI::Range(1, 1000000))->capture_default_str()->group(same);
+  verb->add_option("--requests", flags->same.requests, "Requests of each")->check(CLI::Range(4, 100000))->capture_default_str()->group(same);
+  verb->add_option("--seed", flags->same.seed, "Of the first; the others follow")->capture_default_str()->group(same);
   verb->footer(
       "Shares of peak are shares of this machine's f32 or bf16 multiply-add rate, measured at the start of the same run.\n\n"
       "  winnow bench                                            the small model\n"
       "  winnow bench --batch 8 --context 1000\n"
-      "  winnow bench --shape glm-5.3-flash --layers 2           layers of the real size");
+      "  winnow bench --shape glm-5.3-flash --layers 2           layers of the real size\n"
+      "  winnow bench --same-tokens --profile exact              whether company or caches change an answer");
   return [flags] {
     apply_log_level(flags->model);
     if (wants_shape(flags->shape, flags->model.model) && residence_of(flags->model) == weights::Residence::map)
       throw Error("--weights: --shape makes random weights; there are no files to map", Failure::usage);
-    return bench(*flags);
+    if (flags->same_tokens && wants_shape(flags->shape, flags->model.model)) throw Error("--same-tokens and --shape exclude each other", Failure::usage);
+    return flags->same_tokens ? same_tokens(flags->model, flags->same) : bench(*flags);
   };
 }
 

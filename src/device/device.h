@@ -45,7 +45,8 @@ struct Caps {
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(std::byte* data, int64_t bytes, void (*release)(std::byte*, int64_t)) : data_(data), bytes_(bytes), release_(release) {}
+  using Release = std::function<void(std::byte*, int64_t)>;
+  Buffer(std::byte* data, int64_t bytes, Release release) : data_(data), bytes_(bytes), release_(std::move(release)) {}
   Buffer(Buffer&& o) noexcept { *this = std::move(o); }
   Buffer& operator=(Buffer&& o) noexcept;
   ~Buffer();
@@ -55,7 +56,7 @@ class Buffer {
  private:
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
-  void (*release_)(std::byte*, int64_t) = nullptr;
+  Release release_;
 };
 
 // Scratch of a queue: kernels of one queue run one after another and may all use it.
@@ -124,7 +125,8 @@ class Device {
   virtual ~Device() = default;
   virtual const Caps& caps() const = 0;
   virtual std::string description() const = 0;  // one line for a person
-  // Zeroed memory, accounted under `what` in the plan. Throws Error when it does not fit, with the numbers.
+  // Zeroed memory, accounted under `what` in the plan until it is released, which the device must live to see. Throws Error when it
+  // does not fit, with the numbers.
   virtual Buffer allocate(std::string_view what, int64_t bytes) = 0;
   virtual Queue& queue() = 0;
   virtual void pin_caller() = 0;  // bind the calling thread to the device's first processor, where that means something

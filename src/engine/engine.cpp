@@ -70,6 +70,7 @@ cache::KvSizes plan_kv(const cache::KvLayout& layout, const EngineOptions& o, co
       cache::sizes_for(layout, o.max_sequences, o.max_context,
                        {.device_bytes = o.kv_bytes > 0 ? o.kv_bytes : all - host, .snapshot_bytes = o.snapshot_bytes, .host_bytes = host});
   if (o.kv_pages > 0) sizes.pages = std::min(sizes.pages, o.kv_pages);
+  if (o.kv_states > 0) sizes.states = std::clamp(o.kv_states, o.max_sequences, sizes.states);
   return sizes;
 }
 

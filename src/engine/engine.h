@@ -19,15 +19,15 @@
 namespace winnow::engine {
 
 struct EngineOptions {
-  int64_t max_batched_tokens = 512;  // rows of a step, at least kChunkGrid; at most the model's max_rows
-  int64_t max_sequences = 16;        // running at once
-  int64_t max_context = 32768;       // prompt and output of one request
-  int64_t memory_bytes = 0;          // of the device for everything, weights and workspaces included; 0: half of what they leave
-  int64_t kv_bytes = 0;              // budget of pages and states; 0: enough for max_sequences full contexts, within memory_bytes
-  int64_t kv_pages = 0;              // at most so many, for tests of pools that run short; 0: as the budget says
-  int64_t snapshot_bytes = -1;       // of the budget, for states kept for later prompts; -1: a quarter of what running ones leave
-  int64_t host_bytes = -1;           // for preempted sequences and what leaves the device; -1: one full context, at most an eighth of the budget
-  std::string cache_dir;             // where pages and snapshots outlive the process; empty: nowhere
+  int64_t max_batched_tokens = 512;     // rows of a step, at least kChunkGrid; at most the model's max_rows
+  int64_t max_sequences = 16;           // running at once
+  int64_t max_context = 32768;          // prompt and output of one request
+  int64_t memory_bytes = 0;             // of the device for everything, weights and workspaces included; 0: half of what they leave
+  int64_t kv_bytes = 0;                 // budget of pages and states; 0: enough for max_sequences full contexts, within memory_bytes
+  int64_t kv_pages = 0, kv_states = 0;  // at most so many, for tests of pools that run short; 0: as the budget says
+  int64_t snapshot_bytes = -1;          // of the budget, for states kept for later prompts; -1: a quarter of what running ones leave
+  int64_t host_bytes = -1;              // for preempted sequences and what leaves the device; -1: one full context, at most an eighth of the budget
+  std::string cache_dir;                // where pages and snapshots outlive the process; empty: nowhere
   int64_t cache_dir_bytes = int64_t{16} << 30;
   std::string model_identity;  // of the weights, for cache_dir: records of another are never used
   Reuse reuse = Reuse::computed;

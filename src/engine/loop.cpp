@@ -98,9 +98,7 @@ bool Loop::step() {
   scheduler_.restore(kRestoredAtOnce);
   const std::span<const Chunk> chunks = scheduler_.plan(pace_.prefill_rows());
   if (!chunks.empty()) compute(chunks);
-  else
-    check(scheduler_.reuse().restoring() != PrefixReuse::Restoring::nothing || scheduler_.running().empty(),
-          "requests are left and no step is planned");
+  else check(scheduler_.reuse().restoring() != PrefixReuse::Restoring::nothing, "requests are left and no step is planned");
   return !chunks.empty() || scheduler_.reuse().restoring() != PrefixReuse::Restoring::reads;
 }
 
@@ -190,6 +188,7 @@ void Loop::publish() {
   totals_.snapshots = index.snapshots();
   totals_.prefix = index.counts();
   totals_.missed_snapshots = scheduler_.reuse().missed_snapshots();
+  totals_.divergences = scheduler_.reuse().divergences();
   totals_.restored = scheduler_.reuse().restored();
   totals_.failed_restores = scheduler_.reuse().failed_restores();
   totals_.index_bytes = index.memory_bytes();

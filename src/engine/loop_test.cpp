@@ -586,7 +586,9 @@ TEST(Loop, PreemptedAndRestoredSequencesDrawTheSameTokens) {
     const auto below = [&](uint64_t n) { return random() % n; };
     SchedulerOptions o{.max_batched_tokens = 4 * kPage, .max_sequences = 5, .chunk_grid = kPage};
     o.reuse = Reuse::computed;
-    Served served(o, 30, {}, 9, 60, 12);
+    const bool scarce = seed > 4;  // one sequence, one state to spare: a hit in the host may need both
+    if (scarce) o.max_sequences = 1;
+    Served served(o, 30, {}, scarce ? 2 : 9, 60, 12);
     std::vector<std::vector<int32_t>> told{random_prompt(random, 100)};
     int64_t cached = 0;
     for (int round = 0; round < 25; ++round) {
@@ -617,9 +619,9 @@ TEST(Loop, PreemptedAndRestoredSequencesDrawTheSameTokens) {
     }
     served.stop();
     const Totals t = served.inbox().totals();
-    EXPECT_GT(t.preemptions, 10);
-    EXPECT_GT(t.prefix.hits_in[1], 10) << "hits that the host had a part in";
-    EXPECT_GT(t.restored, 10);
+    EXPECT_GT(t.preemptions, scarce ? -1 : 10);
+    EXPECT_GT(t.prefix.hits_in[1], scarce ? 0 : 10) << "hits that the host had a part in";
+    EXPECT_GT(t.restored, scarce ? 0 : 10);
     EXPECT_EQ(t.failed_restores, 0);
     EXPECT_GT(cached, 1000);
     EXPECT_EQ(t.free_host_pages + t.prefix.pages_in[1], t.host_pages);

@@ -57,6 +57,7 @@ struct CachedPrefix {
   int64_t tokens = 0;                             // a page's multiple; that many of its prompt were not computed
   std::array<int64_t, cache::kTiers> pages_in{};  // where its pages were
   cache::Tier snapshot_in = cache::Tier::device;  // and its state, if tokens > 0
+  cache::Tier lowest = cache::Tier::device;       // of them all
   cache::Cut cut = cache::Cut::no_page;           // why there was not more
 };
 
@@ -75,6 +76,7 @@ struct Totals {
   int64_t held_pages = 0;  // by running and swapped sequences, kept prefixes that nobody runs on not among them
   int64_t swapped = 0, preemptions = 0, host_pages = 0, free_host_pages = 0, host_states = 0, free_host_states = 0;
   int64_t cached_pages = 0, snapshots = 0, missed_snapshots = 0;  // of the prefix index; hand-overs for which no record was free
+  int64_t divergences = 0;                                        // snapshots kept where two prompts part
   int64_t restored = 0, failed_restores = 0;                      // beginnings brought up from lower tiers, or not
   cache::PrefixIndex::Counts prefix;
   cache::DiskTier::Counts disk;

@@ -36,9 +36,9 @@ PrefixReuse::PrefixReuse(cache::PagePool& pages, cache::StatePool& states, const
   if (o.lower.disk) index_.adopt(o.lower.disk->take_found());
 }
 
-void PrefixReuse::begin(Sequence& s) {
+void PrefixReuse::begin(Sequence& s, bool cold) {
   cache::Match m;
-  if (options_.what != Reuse::none) m = index_.match(s.tokens, s.request.cache_salt);
+  if (options_.what != Reuse::none && !cold) m = index_.match(s.tokens, s.request.cache_salt);
   s.pages.assign(m.pages.begin(), m.pages.end());
   s.held_pages = s.indexed_pages = static_cast<int64_t>(m.pages.size());
   s.source = m.snapshot;
@@ -46,7 +46,7 @@ void PrefixReuse::begin(Sequence& s) {
   s.num_computed_tokens = m.tokens;
   s.parts_at = m.shared > m.tokens ? m.shared : -1;
   s.cursor = {};
-  s.cached = {.tokens = m.tokens, .pages_in = m.pages_in, .snapshot_in = m.snapshot_in, .cut = m.cut};
+  s.cached = {.tokens = m.tokens, .pages_in = m.pages_in, .snapshot_in = m.snapshot_in, .lowest = m.lowest, .cut = m.cut};
   s.restoring = !m.nodes.empty();
   if (s.restoring) restores_.push_back({.sequence = &s, .nodes = std::move(m.nodes)});
 }
@@ -72,6 +72,7 @@ bool PrefixReuse::take(Sequence& s) {
     }
   }
   hold(s, 1);
+  if (options_.what != Reuse::none) index_.count(s.cached.tokens, s.cached.cut, s.cached.lowest);
   return true;
 }
 
@@ -226,7 +227,7 @@ bool PrefixReuse::computed(Sequence& s) {
   if (static_cast<int64_t>(prefix.size()) != s.num_computed_tokens || s.num_computed_tokens == 0 || !wanted(s)) return gave;
   if (!hand_over(s)) return true;
   if (s.num_computed_tokens <= s.prompt_tokens) {
-    index_.keep(prefix, s.request.cache_salt, s.source, s.folded, &s.cursor);
+    if (index_.keep(prefix, s.request.cache_salt, s.source, s.folded, &s.cursor)) divergences_ += s.num_computed_tokens == s.parts_at;
     return gave;
   }
   ++page_ends_;

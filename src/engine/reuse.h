@@ -40,8 +40,9 @@ class PrefixReuse {
  public:
   PrefixReuse(cache::PagePool& pages, cache::StatePool& states, const ReuseOptions& options);
 
-  // Finds what the prompt begins with: sets pages (-1: not on the device), held_pages, source and what hangs on them.
-  void begin(Sequence& sequence);
+  // Finds what the prompt begins with, nothing if `cold`: sets pages (-1: not on the device), held_pages, source and what hangs on
+  // them.
+  void begin(Sequence& sequence, bool cold = false);
   // Takes the records that a sequence that has begun needs besides: a state, and places for what is to be brought up. False:
   // they are not free, and nothing is taken.
   bool take(Sequence& sequence);
@@ -65,6 +66,7 @@ class PrefixReuse {
   cache::PrefixIndex& index() { return index_; }
   const cache::PrefixIndex& index() const { return index_; }
   int64_t missed_snapshots() const { return missed_; }
+  int64_t divergences() const { return divergences_; }
   int64_t restored() const { return restored_; }
   int64_t failed_restores() const { return failed_; }
 
@@ -106,7 +108,7 @@ class PrefixReuse {
   std::vector<Sequence*> lost_;
   std::vector<StateId> taken_;
   int64_t missed_ = 0, page_ends_ = 0;  // page ends that sequences hold
-  int64_t restored_ = 0, failed_ = 0;
+  int64_t restored_ = 0, failed_ = 0, divergences_ = 0;
 };
 
 }  // namespace winnow::engine

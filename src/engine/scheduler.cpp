@@ -108,16 +108,23 @@ bool Scheduler::admit_first() {
   const bool crowded = static_cast<int64_t>(running_.size()) >= options_.max_sequences;
   if (crowded && running_.back()->request.priority <= s.request.priority) return false;
   reuse_.begin(s);
+  if (fit(s, crowded)) return true;
+  reuse_.release(s);
+  if (!running_.empty() || !swapped_.empty()) return false;
+  reuse_.begin(s, true);  // there is no record to spare for bringing up what it could begin with
+  check(fit(s, false), "a request does not fit an empty engine");
+  return true;
+}
+
+// Takes what a sequence that has begun needs to run, from those behind it if need be.
+bool Scheduler::fit(Sequence& s, bool crowded) {
   const Share now = share(&s);
   const int64_t first = pages_for(std::min(s.num_computed_tokens + options_.chunk_grid, s.prompt_tokens), options_.page_tokens);
-  if (can_end(now, &s) && room_for_stay(now, s, first)) {
-    if (crowded) preempt_last();
-    bool taken = reuse_.take(s);
-    while (!taken && preempt_behind(s)) taken = reuse_.take(s);
-    if (taken) return true;
-  }
-  reuse_.release(s);
-  return false;
+  if (!can_end(now, &s) || !room_for_stay(now, s, first)) return false;
+  if (crowded) preempt_last();
+  bool taken = reuse_.take(s);
+  while (!taken && preempt_behind(s)) taken = reuse_.take(s);
+  return taken;
 }
 
 std::span<Sequence* const> Scheduler::admit() {

@@ -89,6 +89,7 @@ class Scheduler {
 
  private:
   bool admit_first();
+  bool fit(Sequence& sequence, bool crowded);
   // How many of the admitted, and of a candidate, count on the device with their worst cases, by rank; what the rest needs of the
   // host.
   struct Share {

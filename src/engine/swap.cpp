@@ -13,7 +13,8 @@ void Swap::out(Sequence& s) {
   const std::span<const PageId> own = std::span(s.pages).subspan(static_cast<size_t>(s.held_pages));
   const int64_t n = static_cast<int64_t>(own.size());
   std::vector<cache::HostStateId> state;
-  check(reuse_.index().free_host(n, 1) && host_->pages.take(n, &s.swapped_pages) && host_->states.take(1, &state), "the host has no room for a preempted sequence");
+  check(reuse_.index().free_host(n, 1) && host_->pages.take(n, &s.swapped_pages) && host_->states.take(1, &state),
+        "the host has no room for a preempted sequence");
   s.swapped_state = state[0];
   for (size_t i = 0; i < own.size(); ++i)
     if (mover_.read_page) mover_.read_page(own[i], host_->at(s.swapped_pages[i]));

@@ -75,7 +75,11 @@ class Cpu final : public Device {
     if (bytes >= kHugePage && !caps_.plans_only) ::madvise(p, mapped, MADV_HUGEPAGE);
     allocated_ += bytes;
     account(what, bytes);
-    return {static_cast<std::byte*>(p), bytes, release_memory};
+    return {static_cast<std::byte*>(p), bytes, [this, name = std::string(what)](std::byte* data, int64_t size) {
+              release_memory(data, size);
+              allocated_ -= size;
+              account(name, -size);
+            }};
   }
 
  private:
