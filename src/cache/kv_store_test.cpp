@@ -1,5 +1,7 @@
 #include "cache/kv_store.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -153,6 +155,44 @@ TEST(KvStore, NoTwoElementsShareAByteAndNoneLiesOutside) {
       EXPECT_EQ(device->plan()[0].bytes, 3 * layout.page_bytes);
       EXPECT_EQ(device->plan()[1].bytes, 2 * layout.state_bytes);
       EXPECT_EQ(device->plan()[2].bytes, 2 * layout.ring_bytes);
+    }
+  }
+}
+
+// Every byte that any view shows of a record travels with it: index keys, scales, latents; S, rings, both halves of the open pool.
+TEST(KvStore, G75G77G78RecordsTravelWhole) {
+  for (IndexKeys keys : {IndexKeys::bf16, IndexKeys::fp8}) {
+    auto device = device::make_cpu({.threads = 1, .backend = device::Backend::ref});
+    const KvSpec spec = odd(keys);
+    const KvLayout layout(spec, 64);
+    KvStore store(*device, spec, layout, {.pages = 3, .states = 3});
+    const KvViews& v = store.views();
+    std::vector<TensorView> of_pages = v.latent, of_states;
+    for (const IndexPages& i : v.index) {
+      of_pages.push_back(i.keys);
+      if (i.scales) of_pages.push_back(i.scales);
+    }
+    for (const auto* kind : {&v.state, &v.ring_k, &v.ring_u, &v.ring_g, &v.pool_ring, &v.conv_ring})
+      of_states.insert(of_states.end(), kind->begin(), kind->end());
+    const auto record_of = [](const TensorView& t, int64_t i) {
+      return std::span(t.data + i * t.stride[0] * (bits_of(t.dtype) / 8), static_cast<size_t>(t.bytes() / t.shape[0]));
+    };
+    uint8_t next = 1;
+    for (const auto* views : {&of_pages, &of_states})
+      for (const TensorView& t : *views)
+        for (std::byte& b : record_of(t, 1)) b = static_cast<std::byte>(next = static_cast<uint8_t>(next * 5 + 3));
+    std::vector<std::byte> page(static_cast<size_t>(store.page_bytes())), state(static_cast<size_t>(store.state_bytes()));
+    store.read(PageId(1), page);
+    store.read(StateId(1), state);
+    store.write(PageId(2), page);
+    store.write(StateId(0), state);
+    for (const TensorView& t : of_pages) {
+      EXPECT_TRUE(std::ranges::equal(record_of(t, 1), record_of(t, 2)));
+      EXPECT_TRUE(std::ranges::all_of(record_of(t, 0), [](std::byte b) { return b == std::byte{0}; })) << "a neighbour was written";
+    }
+    for (const TensorView& t : of_states) {
+      EXPECT_TRUE(std::ranges::equal(record_of(t, 1), record_of(t, 0)));
+      EXPECT_TRUE(std::ranges::all_of(record_of(t, 2), [](std::byte b) { return b == std::byte{0}; })) << "a neighbour was written";
     }
   }
 }

@@ -32,11 +32,7 @@ void PrefixIndex::leave_device(int32_t node, RecordKind kind) {
     n.snapshot.device = StateId(-1);
     --counts_.snapshots_in[index_of(Tier::device)];
     rank(node);
-    if (!n.snapshot.any()) {
-      --snapshots_;
-      ++counts_.evicted_snapshots;
-      n.had_snapshot = true;
-    }
+    if (!n.snapshot.any()) lose_snapshot(node);
   }
   classify(node);
 }
@@ -53,23 +49,13 @@ bool PrefixIndex::drop(int32_t node, Tier tier, RecordKind kind) {
     }
   }
   if (tier == Tier::host) {
-    if (page) {
-      lower_.host->pages.release(n.page.host);
-      n.page.host = HostPageId(-1);
-    } else {
-      lower_.host->states.release(n.snapshot.host);
-      n.snapshot.host = HostStateId(-1);
-    }
-  } else {
-    lower_.disk->remove(kind, n.key);
-    (page ? n.page.disk : n.snapshot.disk) = false;
+    leave_host(node, kind);
+    return true;
   }
-  --(page ? counts_.pages_in : counts_.snapshots_in)[index_of(tier)];
-  if (!page && !n.snapshot.any()) {
-    --snapshots_;
-    ++counts_.evicted_snapshots;
-    n.had_snapshot = true;
-  }
+  lower_.disk->remove(kind, n.key);
+  (page ? n.page.disk : n.snapshot.disk) = false;
+  --(page ? counts_.pages_in : counts_.snapshots_in)[index_of(Tier::disk)];
+  if (!page && !n.snapshot.any()) lose_snapshot(node);
   classify(node);
   return true;
 }
@@ -214,10 +200,46 @@ bool PrefixIndex::free_states(int64_t states) {
 bool PrefixIndex::free_host(int64_t pages, int64_t states) {
   if (!lower_.host) return pages == 0 && states == 0;
   while (lower_.host->pages.free() < pages)
-    if (!evict_host(RecordKind::page)) return false;
+    if (!evict_host(RecordKind::page) && !take_from_host(RecordKind::page)) return false;
   while (lower_.host->states.free() < states)
-    if (!evict_host(RecordKind::snapshot)) return false;
+    if (!evict_host(RecordKind::snapshot) && !take_from_host(RecordKind::snapshot)) return false;
   return true;
+}
+
+// Last of all: a page that others are behind goes with them, and one that somebody waits for goes from under him, who begins anew.
+bool PrefixIndex::take_from_host(RecordKind kind) {
+  const bool page = kind == RecordKind::page;
+  for (const auto* lists : {&useless_, &others_})
+    for (int32_t i = (*lists)[index_of(Tier::host)].front(); i != kNone; i = (*lists)[index_of(Tier::host)].next(i)) {
+      const Node& n = at(i);
+      if (page ? n.page.host.value < 0 : n.snapshot.host.value < 0) continue;
+      const bool last = page && n.page.device.value < 0 && !n.page.disk;
+      if (last && n.pins == 0) remove_subtree(i);
+      else leave_host(i, kind);
+      return true;
+    }
+  return false;
+}
+
+void PrefixIndex::leave_host(int32_t node, RecordKind kind) {
+  Node& n = at(node);
+  if (kind == RecordKind::page) {
+    lower_.host->pages.release(n.page.host);
+    n.page.host = HostPageId(-1);
+    --counts_.pages_in[index_of(Tier::host)];
+  } else {
+    lower_.host->states.release(n.snapshot.host);
+    n.snapshot.host = HostStateId(-1);
+    --counts_.snapshots_in[index_of(Tier::host)];
+    if (!n.snapshot.any()) lose_snapshot(node);
+  }
+  classify(node);
+}
+
+void PrefixIndex::lose_snapshot(int32_t node) {
+  --snapshots_;
+  ++counts_.evicted_snapshots;
+  at(node).had_snapshot = true;
 }
 
 // True if the record lies on a lower tier now.
@@ -233,7 +255,9 @@ bool PrefixIndex::copy_down(int32_t node, RecordKind kind) {
 
 bool PrefixIndex::copy_to_host(int32_t node, RecordKind kind) {
   const bool page = kind == RecordKind::page;
-  if (!lower_.host || !free_host(page, !page)) return false;
+  if (!lower_.host) return false;
+  while ((page ? lower_.host->pages.free() : lower_.host->states.free()) == 0)
+    if (!evict_host(kind)) return false;
   Node& n = at(node);
   if (page) {
     std::vector<HostPageId> id;

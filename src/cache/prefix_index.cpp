@@ -126,7 +126,8 @@ Cut PrefixIndex::cut_of(std::span<const int32_t> tokens, uint64_t salt, const st
   const int64_t full = static_cast<int64_t>(tokens.size()) / page_tokens_,
                 most = tokens.empty() ? 0 : (static_cast<int64_t>(tokens.size()) - 1) / page_tokens_;
   const int64_t there = static_cast<int64_t>(path.size());
-  if (best == most) return full > most && there == full && at(path.back()).snapshot.any() ? Cut::last_token : Cut::whole;
+  if (full > most && there == full && at(path.back()).snapshot.any()) return Cut::last_token;
+  if (best == most) return Cut::whole;
   if (best < std::min(there, most)) {
     const auto beyond = std::span(path).first(static_cast<size_t>(std::min(there, most))).subspan(static_cast<size_t>(best));
     return std::ranges::any_of(beyond, [&](int32_t i) { return at(i).had_snapshot; }) ? Cut::evicted : Cut::no_snapshot;

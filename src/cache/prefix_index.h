@@ -109,7 +109,8 @@ class PrefixIndex {
   // Frees records until `pages` pages or `states` states are free in the pools; false if it cannot: all others are held.
   bool free_pages(int64_t pages);
   bool free_states(int64_t states);
-  // The same for records of the host store, whose other holders are preempted sequences.
+  // The same for records of the host store, whose other holders are preempted sequences: what is pinned goes too, and its
+  // restore fails.
   bool free_host(int64_t pages, int64_t states);
   // Copies what is not on disk yet there, the most useful first, as far as it has room.
   void save();
@@ -185,10 +186,13 @@ class PrefixIndex {
   bool evict_snapshot();     // the cheapest on the device, down or away
   bool evict_any_subtree();  // last of all
   void leave_device(int32_t node, RecordKind kind);
+  void leave_host(int32_t node, RecordKind kind);
+  void lose_snapshot(int32_t node);  // it lies nowhere any more
   bool copy_down(int32_t node, RecordKind kind);
   bool copy_to_host(int32_t node, RecordKind kind);
   bool copy_to_disk(int32_t node, RecordKind kind);
   bool evict_host(RecordKind kind);
+  bool take_from_host(RecordKind kind);
   bool room_on_disk(RecordKind kind);
   bool drop(int32_t node, Tier tier, RecordKind kind);  // false: it is the last copy of a page that others are behind
   bool has(const Node& n, Tier t) const { return t == Tier::device ? n.page.in(t) : n.page.in(t) || n.snapshot.in(t); }

@@ -77,6 +77,19 @@ TEST(PrefixIndex, TellsWhatCutTheMatch) {
   EXPECT_EQ(w.match(counting(40, 5)).cut, Cut::no_page);
 }
 
+TEST(PrefixIndex, G72AShortMatchHasAReason) {
+  World w(8, 4);
+  EXPECT_EQ(w.match(counting(3)).cut, Cut::whole) << "a prompt below a page has nothing to take over";
+  EXPECT_EQ(w.match(counting(20)).cut, Cut::no_page);
+  w.compute(counting(16), {8, 16}, 7);
+  EXPECT_EQ(w.match(counting(16), 7).cut, Cut::last_token);
+  EXPECT_EQ(w.match(counting(16), 8).cut, Cut::different_salt);
+  EXPECT_EQ(w.match(counting(15), 7).cut, Cut::no_snapshot);
+  EXPECT_TRUE(w.index.free_pages(8));
+  EXPECT_EQ(w.match(counting(20), 7).cut, Cut::evicted);
+  EXPECT_EQ(w.index.counts().cuts[static_cast<size_t>(Cut::evicted)], 1);
+}
+
 // G-73: two turns of 100 and more tokens whose states were kept at 64 and 96.
 TEST(PrefixIndex, G73ATruncatedMatchFallsBackToTheSnapshotBefore) {
   World w;

@@ -12,6 +12,7 @@
 #include "base/json_writer.h"
 #include "base/progress.h"
 #include "cli/flags.h"
+#include "cli/overhead.h"
 #include "cli/runner.h"
 #include "cli/same_tokens.h"
 #include "cli/session.h"
@@ -26,7 +27,7 @@ struct BenchFlags {
   ModelFlags model;
   ShapeFlags shape;
   int64_t context = 4096, batch = 1, prompt = 512, steps = 0;
-  bool json = false, same_tokens = false;
+  bool json = false, same_tokens = false, overhead = false;
   SameTokensFlags same;
 };
 
@@ -185,6 +186,7 @@ Run add_bench(CLI::App& program) {
   verb->add_option("--prompt", flags->prompt, "Tokens of the prefill")->check(CLI::Range(1, 1048576))->capture_default_str();
   verb->add_option("--steps", flags->steps, "Steps to time; 0: two seconds' worth")->check(CLI::Range(0, 100000))->capture_default_str();
   verb->add_flag("--json", flags->json, "One JSON object instead of tables");
+  verb->add_flag("--overhead", flags->overhead, "Instead: what scheduling and the prefix index take of a step, without a model");
   constexpr const char* same = "Same tokens";
   verb->add_flag(
           "--same-tokens", flags->same_tokens,
@@ -204,6 +206,7 @@ Run add_bench(CLI::App& program) {
     if (wants_shape(flags->shape, flags->model.model) && residence_of(flags->model) == weights::Residence::map)
       throw Error("--weights: --shape makes random weights; there are no files to map", Failure::usage);
     if (flags->same_tokens && wants_shape(flags->shape, flags->model.model)) throw Error("--same-tokens and --shape exclude each other", Failure::usage);
+    if (flags->overhead) return overhead();
     return flags->same_tokens ? same_tokens(flags->model, flags->same) : bench(*flags);
   };
 }

@@ -29,7 +29,8 @@ Outcome serve(engine::SameTokens& harness, const SameTokensFlags& f) {
     engine::Workload w = harness.draw({.seed = seed, .requests = f.requests, .folder = folder.string()});
     const std::string wrong = harness.serve(w, &o.exercise);
     if (!wrong.empty())
-      o.wrong = fmt::format("seed {}: {}\nthe smallest workload that differs:\n{}", seed, wrong, describe(harness.shrink(std::move(w), kShrinkSeconds)));
+      o.wrong =
+          fmt::format("seed {}: {}\nthe smallest workload that differs:\n{}", seed, wrong, describe(harness.shrink(std::move(w), kShrinkSeconds)));
     bar.update(++o.workloads, f.workloads);
   }
   std::error_code ignored;
@@ -56,8 +57,8 @@ int same_tokens(const ModelFlags& flags, const SameTokensFlags& f) {
       "{}, profile {}, {}\n"
       "{} requests in {} workloads: {} cancelled, {} preempted, {} engines restarted on the folder of the one before,\n"
       "{} began with something cached, {} of them from the host and {} from disk; {} snapshots where prompts part\n",
-      name, models::name_of(o.profile), device->description(), e.requests, done.workloads, e.cancelled, e.preemptions, e.restarts, e.hits, e.host_hits,
-      e.disk_hits, e.divergences);
+      name, models::name_of(o.profile), device->description(), e.requests, done.workloads, e.cancelled, e.preemptions, e.restarts, e.hits,
+      e.host_hits, e.disk_hits, e.divergences);
   fmt::print("{}\n", done.wrong.empty() ? "every token and every bit of every logit is that of the request alone" : done.wrong);
   return done.wrong.empty() ? 0 : static_cast<int>(Failure::work);
 }

@@ -51,11 +51,9 @@ cache::PrefixKey hash_of(std::string_view text) {
 
 // All that must be equal for a record to mean the same bits.
 std::string identity_of(const models::Glm5Next& model, const cache::KvLayout& layout, const EngineOptions& o) {
-  const KvSpec& s = model.kv_spec();
-  std::string text = fmt::format("{}|{}|{}|{} {} {} {}|{} {} {} {} {} {} {}|", o.model_identity, models::name_of(model.options().profile),
-                                 model.options().profile == models::Profile::fast ? name_of(o.reuse) : "", layout.page_tokens, layout.page_bytes,
-                                 layout.state_bytes, layout.ring_bytes, name_of(s.latent_type), s.latent_dim, static_cast<int>(s.index_keys),
-                                 s.index_dim, s.kpool, name_of(s.conv_type), s.depth);
+  const bool fast = model.options().profile == models::Profile::fast;  // then it matters whether decode computed a row
+  std::string text =
+      fmt::format("{}|{}|{}|{}|", o.model_identity, models::name_of(model.options().profile), fast ? name_of(o.reuse) : "", layout.identity);
   for (const auto& [op, kernel] : model.kernels()) text += fmt::format("{}={} ", op, kernel);
   return text;
 }
@@ -102,7 +100,7 @@ struct Engine::Impl {
                                                    .snapshot_interval = o.snapshot_interval,
                                                    .lower = {.host = host ? &*host : nullptr, .disk = disk ? &*disk : nullptr, .mover = mover},
                                                    .seed = seed},
-                                  sizes, inbox, o.max_itl_s);
+                                  sizes, inbox, o.max_itl_s, o.on_step);
     thread = std::thread([this, &device] {
       device.pin_caller();
       loop->run();

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 
 #include "base/error.h"
@@ -31,7 +32,9 @@ struct EngineOptions {
   int64_t cache_dir_bytes = int64_t{16} << 30;
   std::string model_identity;  // of the weights, for cache_dir: records of another are never used
   Reuse reuse = Reuse::computed;
-  int64_t snapshot_interval = 0;    // tokens, a multiple of the page size: more snapshots along prompts (reuse.h); 0: none
+  int64_t snapshot_interval = 0;  // tokens, a multiple of the page size: more snapshots along prompts (reuse.h); 0: none
+  // Called on the engine thread behind each step: rows that decoded, rows of prompts, seconds.
+  std::function<void(int64_t, int64_t, double)> on_step;
   double max_itl_s = 0;             // wanted bound on the time between two tokens of a request, which prefill chunks follow; 0: none
   int64_t chunk_grid = kChunkGrid;  // where prefill chunks may end; no multiple of kChunkGrid only in profile exact, for tests
 };

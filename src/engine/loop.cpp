@@ -30,13 +30,15 @@ bool late(const Sequence& s, Clock::time_point now) {
 
 }  // namespace
 
-Loop::Loop(Runner runner, const SchedulerOptions& options, const cache::KvSizes& sizes, std::shared_ptr<Inbox> inbox, double max_itl_s)
+Loop::Loop(Runner runner, const SchedulerOptions& options, const cache::KvSizes& sizes, std::shared_ptr<Inbox> inbox, double max_itl_s,
+           OnStep on_step)
     : lower_(options.lower),
       pages_(sizes.pages),
       states_(sizes.states),
       scheduler_(options, pages_, states_),
       step_(std::move(runner), options.max_batched_tokens, options.max_sequences),
       pace_(max_itl_s),
+      on_step_(std::move(on_step)),
       inbox_(std::move(inbox)) {
   publish();
 }
@@ -107,7 +109,9 @@ void Loop::compute(std::span<const Chunk> chunks) {
   int64_t decode_rows = 0, prefill_rows = 0;
   for (const Chunk& c : chunks) (c.decode() ? decode_rows : prefill_rows) += c.count;
   step_.compute(chunks);
-  pace_.observe(decode_rows, prefill_rows, std::chrono::duration<double>(Clock::now() - start).count());
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  pace_.observe(decode_rows, prefill_rows, seconds);
+  if (on_step_) on_step_(decode_rows, prefill_rows, seconds);
   totals_.prompt_tokens += prefill_rows;
   // Judged before any sequence leaves and before anything is kept for others.
   for (size_t i = 0; i < chunks.size(); ++i)

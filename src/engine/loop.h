@@ -17,8 +17,10 @@ namespace winnow::engine {
 
 class Loop {
  public:
+  using OnStep = std::function<void(int64_t decode_rows, int64_t prefill_rows, double seconds)>;
   // Throws Error if the options contradict each other.
-  Loop(Runner runner, const SchedulerOptions& options, const cache::KvSizes& sizes, std::shared_ptr<Inbox> inbox, double max_itl_s = 0);
+  Loop(Runner runner, const SchedulerOptions& options, const cache::KvSizes& sizes, std::shared_ptr<Inbox> inbox, double max_itl_s = 0,
+       OnStep on_step = {});
 
   // Until the inbox says stop, or a step throws: then every request ends with that error and the inbox closes. Never throws.
   void run() noexcept;
@@ -42,6 +44,7 @@ class Loop {
   Scheduler scheduler_;
   Step step_;
   Pace pace_;
+  const OnStep on_step_;
   bool rests_ = false;  // until something comes
   const std::shared_ptr<Inbox> inbox_;
   Inbox::Mail mail_;

@@ -30,7 +30,10 @@ void append_random(Tokens* to, Dice& dice, int64_t n, int64_t vocab) {
 Tokens next_prompt(Dice& dice, const std::vector<Question>& before, const std::vector<Tokens>& beginnings, int64_t longest, int64_t vocab) {
   Tokens prompt;
   const int64_t kind = before.empty() ? 9 : dice.from(0, 9);
-  const Question* parent = before.empty() ? nullptr : &before[static_cast<size_t>(dice.from(dice.one_in(2) ? std::max<int64_t>(0, static_cast<int64_t>(before.size()) - 12) : 0, static_cast<int64_t>(before.size()) - 1))];
+  const Question* parent =
+      before.empty() ? nullptr
+                     : &before[static_cast<size_t>(dice.from(dice.one_in(2) ? std::max<int64_t>(0, static_cast<int64_t>(before.size()) - 12) : 0,
+                                                             static_cast<int64_t>(before.size()) - 1))];
   if (kind < 8) prompt = parent->request.prompt;
   if (kind < 4) prompt.insert(prompt.end(), parent->tokens.begin(), parent->tokens.end());
   if (kind == 4 || kind == 5) prompt.resize(static_cast<size_t>(dice.from(0, static_cast<int64_t>(prompt.size()))));
@@ -216,7 +219,8 @@ Workload SameTokens::shrink(Workload w, double seconds) {
     for (size_t at = 0; at < w.questions.size() && std::chrono::steady_clock::now() < end;) {
       Workload smaller = w;
       const size_t stop = std::min(at + size, w.questions.size());
-      smaller.questions.erase(smaller.questions.begin() + static_cast<std::ptrdiff_t>(at), smaller.questions.begin() + static_cast<std::ptrdiff_t>(stop));
+      smaller.questions.erase(smaller.questions.begin() + static_cast<std::ptrdiff_t>(at),
+                              smaller.questions.begin() + static_cast<std::ptrdiff_t>(stop));
       size_t before = 0;
       for (Phase& p : smaller.phases) {  // each phase keeps what is left of its questions
         const size_t from = std::max(before, at), to = std::min(before + static_cast<size_t>(p.questions), stop);
@@ -236,11 +240,12 @@ std::string describe(const Workload& w) {
     const EngineOptions& e = p.options;
     text += fmt::format("engine: {} rows, {} sequences, grid {}, {} pages, {} states, host {} bytes, {}, reuse {}, snapshots every {}, {} together\n",
                         e.max_batched_tokens, e.max_sequences, e.chunk_grid, e.kv_pages, e.kv_states, e.host_bytes,
-                        e.cache_dir.empty() ? "no disk" : fmt::format("disk {} bytes", e.cache_dir_bytes), name_of(e.reuse), e.snapshot_interval, p.together);
+                        e.cache_dir.empty() ? "no disk" : fmt::format("disk {} bytes", e.cache_dir_bytes), name_of(e.reuse), e.snapshot_interval,
+                        p.together);
     for (int64_t n = 0; n < p.questions && i < w.questions.size(); ++n, ++i) {
       const Question& q = w.questions[i];
-      text += fmt::format("  {} tokens in, {} out, priority {}, salt {}, temperature {}, seed {}{}: {}\n", q.request.prompt.size(), q.request.max_tokens,
-                          q.request.priority, q.request.cache_salt, q.request.sampling.temperature, q.request.sampling.seed,
+      text += fmt::format("  {} tokens in, {} out, priority {}, salt {}, temperature {}, seed {}{}: {}\n", q.request.prompt.size(),
+                          q.request.max_tokens, q.request.priority, q.request.cache_salt, q.request.sampling.temperature, q.request.sampling.seed,
                           q.cancel_after >= 0 ? fmt::format(", cancelled after {}", q.cancel_after) : "", fmt::join(q.request.prompt, ","));
     }
   }

@@ -318,6 +318,16 @@ TEST(Scheduler, KeepsItsRulesUnderRandomLoad) {
   EXPECT_GT(preemptions, 1000);
 }
 
+// A state and its rings are one record, however long the prompt is.
+TEST(Scheduler, G79G84ALongPromptNeedsOneState) {
+  Fixture f({.max_batched_tokens = 512, .max_sequences = 1}, 257);
+  f.scheduler.add(sequence(1, 16384, 1));
+  EXPECT_EQ(f.step(), "1:0+512");
+  EXPECT_EQ(f.states.free(), 0);
+  for (int i = 1; i < 32; ++i) EXPECT_EQ(f.step(), fmt::format("1:{}+512", 512 * i));
+  EXPECT_TRUE(f.scheduler.idle());
+}
+
 // Long prompts of one priority share the rows evenly from when they meet.
 TEST(Scheduler, PrefillsShareTheRows) {
   Fixture f({.max_batched_tokens = 64, .max_sequences = 4});

@@ -1,0 +1,106 @@
+"""Plants one fault at a time and requires that the same-tokens harness finds it.
+
+  python3 tests/mutants/mutants.py          builds a copy of the tree with each fault and runs the harness (some minutes)
+  python3 tests/mutants/mutants.py --check  that every fault can still be planted: its text stands in its file exactly once
+  python3 tests/mutants/mutants.py NAME...  only these
+"""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COPY = ROOT / "build" / "mutant"
+ENGINE, CACHE, OPS = "src/engine/", "src/cache/", "src/ops/"
+
+# name: (file, text as it is, text with the fault)
+MUTANTS = {
+    # What a step leaves behind.
+    "convolution ring one short": (OPS + "conv/conv_cpu.cpp", "ring + p % ring_rows * s.channels, from + p % ring_rows", "ring + p % ring_rows * s.channels, from + (p + 1) % ring_rows"),
+    "fold one group late": (OPS + "rows.cpp", "return begin - folded >= kKdaGroup ? folded + kKdaGroup : folded;", "return begin - folded > kKdaGroup ? folded + kKdaGroup : folded;"),
+    "bias of the pool counted from the step's first row": (OPS + "index/index_write_cpu.cpp", "load(ape + i * dim + c, dim - c)", "load(ape + (window.in_ring > 0 ? (i + window.in_ring) % kpool : i) * dim + c, dim - c)"),
+    "pool taken from the record that is written": (OPS + "index/index_write_cpu.cpp", "a.ring.as<float>() + a.rows.source.as<int32_t>()[seq] * ring_rows", "a.ring.as<float>() + a.rows.state.as<int32_t>()[seq] * ring_rows"),
+    "pool ring not carried over": (OPS + "index/index_write_cpu.cpp", "  if (source != state)\n", "  if (false)\n"),
+    "KDA state not carried over": (OPS + "kda/kda_cpu.cpp", "if (moved() && !written_ && h_.folded > 0)", "if (moved() && !written_ && h_.folded > 64)"),
+    "KDA rows not carried over": (OPS + "kda/kda_cpu.cpp", "if (moved() && t >= h_.folded_after) keep_row(t, rows_);", "if (moved() && t > h_.folded_after) keep_row(t, rows_);"),
+    # The prefix index.
+    "snapshot one page off": (CACHE + "prefix_index.cpp", "  const int32_t node = find(tokens, salt, cursor);\n  if (node <= 0) return false;", "  int32_t node = find(tokens, salt, cursor);\n  if (node > 0 && at(node).parent > 0) node = at(node).parent;\n  if (node <= 0) return false;"),
+    "salt ignored": (CACHE + "prefix_index.cpp", "  if (parent == 0) before.low ^= salt;\n", ""),
+    "tokens not compared, only the first": (CACHE + "prefix_index.cpp", "const XXH128_hash_t h = XXH3_128bits_withSeed(tokens.data(), tokens.size_bytes(),", "const XXH128_hash_t h = XXH3_128bits_withSeed(tokens.data(), 4,"),
+    "hit of the whole prompt": (CACHE + "prefix_index.cpp", "(static_cast<int64_t>(tokens.size()) - 1) / page_tokens_;  // pages", "static_cast<int64_t>(tokens.size()) / page_tokens_;  // pages"),
+    "page freed while a sequence holds it": (CACHE + "prefix_eviction.cpp", "    if (held(at(node))) {\n      list.push(node);\n      continue;\n    }\n    if (!copy_down", "    if (!copy_down"),
+    "decoded pages kept as prefilled ones": (ENGINE + "reuse.cpp", "options_.what == Reuse::prefilled ? std::min(s.num_computed_tokens, s.prompt_tokens) : s.num_computed_tokens", "s.num_computed_tokens"),
+    "snapshot without the rows that wait for their fold": (ENGINE + "reuse.cpp", "  s.folded = m.folded;\n", "  s.folded = TokenPos(m.tokens);\n"),
+    "a sequence goes on writing what it handed over": (ENGINE + "reuse.cpp", "  s.source = s.state;  // its reference goes along\n  s.state = taken_.front();\n", "  s.source = s.state;\n  states_.share(s.state);\n  states_.release(taken_.front());\n"),
+    # Preemption.
+    "state of a preempted sequence not brought back": (ENGINE + "swap.cpp", "if (mover_.write_state) mover_.write_state(", "if (false) mover_.write_state("),
+    "pages of a preempted sequence one off": (ENGINE + "swap.cpp", "mover_.write_page(s.pages[static_cast<size_t>(s.held_pages) + i], host_->at(s.swapped_pages[i]))", "mover_.write_page(s.pages[static_cast<size_t>(s.held_pages) + i], host_->at(s.swapped_pages[i ? i - 1 : 0]))"),
+    "the wrong record is swapped out": (ENGINE + "swap.cpp", "s.source.value >= 0 ? s.source : s.state, host_", "s.state, host_"),
+    # Tiers.
+    "rings of a state left out": (CACHE + "kv_store.cpp", "&views_.ring_u, &views_.ring_g,", "&views_.ring_u, &views_.ring_u,"),
+    "restored page not written": (ENGINE + "reuse.cpp", "if (mover.write_page) mover.write_page(part.page, bytes);", "if (mover.write_page && part.page.value % 3) mover.write_page(part.page, bytes);"),
+    "run before the prefix is there": (ENGINE + "scheduler.cpp", "if (s->prefilling() && !s->restoring)", "if (s->prefilling())"),
+    "stale state after a cancel": (ENGINE + "reuse.cpp", "  s.cursor = {};\n  s.cached = {", "  s.cached = {"),
+}
+
+
+def planted(name):
+    file, old, new = MUTANTS[name]
+    text = (ROOT / file).read_text()
+    if text.count(old) != 1:
+        raise SystemExit(f"mutant '{name}': its text stands {text.count(old)} times in {file}; renew it")
+    return file, text.replace(old, new)
+
+
+def run(name):
+    file, text = planted(name)
+    start = time.monotonic()
+    (COPY / file).write_text(text)
+    try:
+        built = subprocess.run(["cmake", "--build", COPY / "build/release", "--target", "property_test"], capture_output=True, text=True)
+        if built.returncode:
+            return f"does not build:\n{built.stdout[-2000:]}", start
+        environment = dict(os.environ, WINNOW_WORKLOADS="3", WINNOW_SHRINK_SECONDS="0")
+        command = [COPY / "build/release/property_test", "--gtest_filter=*SameTokens*", "--gtest_brief=1", "--gtest_fail_fast"]
+        try:
+            ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+        except subprocess.TimeoutExpired:
+            return "hangs, which is found too", start
+        if ran.returncode == 0:
+            return None, start
+        found = [line for line in (ran.stdout + ran.stderr).splitlines() if "alone" in line or "check failed" in line or "Expected" in line]
+        return (found or ["it dies"])[0].strip()[:150], start
+    finally:
+        shutil.copy2(ROOT / file, COPY / file)
+        os.utime(COPY / file)
+
+
+def main(words):
+    names = [n for n in MUTANTS if not words or words == ["--check"] or n in words]
+    for name in names:
+        planted(name)
+    if words == ["--check"]:
+        return
+    COPY.mkdir(parents=True, exist_ok=True)
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout.split("\0")
+    for f in filter(None, files):
+        to = COPY / f
+        to.parent.mkdir(parents=True, exist_ok=True)
+        if not to.exists() or to.read_bytes() != (ROOT / f).read_bytes():
+            shutil.copy2(ROOT / f, to)
+    if not (COPY / "build/release/build.ninja").exists():
+        subprocess.run(["cmake", "--preset", "release"], cwd=COPY, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", COPY / "build/release", "--target", "property_test"], check=True, stdout=subprocess.DEVNULL)
+    missed = []
+    for name in names:
+        found, start = run(name)
+        print(f"{'MISSED' if found is None else 'found '} {time.monotonic() - start:5.0f} s  {name}{': ' + found if found else ''}", flush=True)
+        if found is None or found.startswith("does not build"):
+            missed.append(name)
+    print(f"{len(names) - len(missed)} of {len(names)} faults found")
+    sys.exit(1 if missed else 0)
+
+
+main(sys.argv[1:])
