@@ -60,11 +60,16 @@ TEST(Memory, ADeviceRefusesMoreThanWasFree) {
   const auto device = make_cpu({.threads = 1});
   const int64_t free = device->caps().free_bytes;
   EXPECT_LE(free, device->caps().memory_bytes);
-  device->allocate("a little", 1 << 20);
-  try {
-    device->allocate("everything", free);
-    FAIL() << "no error";
-  } catch (const Error& e) { EXPECT_NE(std::string(e.what()).find("everything needs"), std::string::npos) << e.what(); }
+  {
+    const Buffer little = device->allocate("a little", 1 << 20);
+    EXPECT_EQ(device->plan().back().bytes, 1 << 20);
+    try {
+      const Buffer rest = device->allocate("everything", free);
+      FAIL() << "no error";
+    } catch (const Error& e) { EXPECT_NE(std::string(e.what()).find("everything needs"), std::string::npos) << e.what(); }
+  }
+  EXPECT_EQ(device->plan().back().bytes, 0) << "what is released leaves the plan";
+  EXPECT_NO_THROW(device->allocate("everything", free));
 }
 
 }  // namespace
