@@ -205,7 +205,8 @@ Run add_bench(CLI::App& program) {
     apply_log_level(flags->model);
     if (wants_shape(flags->shape, flags->model.model) && residence_of(flags->model) == weights::Residence::map)
       throw Error("--weights: --shape makes random weights; there are no files to map", Failure::usage);
-    if (flags->same_tokens && wants_shape(flags->shape, flags->model.model)) throw Error("--same-tokens and --shape exclude each other", Failure::usage);
+    if (flags->same_tokens && wants_shape(flags->shape, flags->model.model))
+      throw Error("--same-tokens and --shape exclude each other", Failure::usage);
     if (flags->overhead) return overhead();
     return flags->same_tokens ? same_tokens(flags->model, flags->same) : bench(*flags);
   };

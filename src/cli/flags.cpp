@@ -177,7 +177,9 @@ void add_itl_flag(CLI::App& verb, ModelFlags& f) {
   verb.add_option("--max-itl-ms", f.max_itl_ms,
                   "wanted bound on the time between two tokens of an answer: the parts in which prompts are computed beside it follow; 0: none")
       ->type_name("MS")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(
+          CLI::Validator([](std::string& word) { return word.find_first_not_of("0123456789.eE+-") == std::string::npos ? "" : "is no number"; }, "") &
+          CLI::Range(0.0, 1e6))
       ->capture_default_str()
       ->group(kModelGroup);
 }

@@ -42,7 +42,7 @@ class Subject {
   const ModelFlags& flags() const { return flags_; }
   models::Options options(int64_t batch, int64_t context) const {
     models::Options o = model_options(flags_, config());
-    o.max_sequences = o.max_logit_rows = batch;
+    set_batch(&o, batch);
     o.max_context = context;
     return o;
   }

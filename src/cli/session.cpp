@@ -48,8 +48,13 @@ std::string model_folder(const ModelFlags& flags) {
 models::Options model_options(const ModelFlags& flags, const weights::Config& config) {
   models::Options o = model_options(flags);
   o.max_context = context_of(flags, config);
-  o.max_sequences = o.max_logit_rows = flags.max_batch;
+  set_batch(&o, flags.max_batch);
   return o;
+}
+
+void set_batch(models::Options* o, int64_t batch) {
+  o->max_sequences = o->max_logit_rows = batch;
+  o->max_rows = std::max(models::Options{}.max_rows, round_up(batch, kChunkGrid));  // a step has a row for each
 }
 
 engine::EngineOptions engine_options(const ModelFlags& flags, const models::Options& model, const weights::Config& config) {

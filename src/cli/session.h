@@ -24,6 +24,8 @@ std::string model_folder(const ModelFlags& flags);
 
 // What the flags ask of a model of this config, context and batch included.
 models::Options model_options(const ModelFlags& flags, const weights::Config& config);
+// So many requests at once.
+void set_batch(models::Options* options, int64_t batch);
 // And of an engine for it.
 engine::EngineOptions engine_options(const ModelFlags& flags, const models::Options& model, const weights::Config& config);
 

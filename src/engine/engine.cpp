@@ -63,7 +63,14 @@ std::string identity_of(const models::Glm5Next& model, const cache::KvLayout& la
 cache::KvSizes plan_kv(const cache::KvLayout& layout, const EngineOptions& o, const device::Device& device) {
   const int64_t all = budget_of(o, device),
                 one = cache::sum({layout.record_bytes(), cache::product({pages_for(o.max_context, layout.page_tokens), layout.page_bytes})});
-  const int64_t host = o.host_bytes >= 0 ? o.host_bytes : std::min(one, all / 8);
+  const int64_t host = o.host_bytes >= 0 ? o.host_bytes : std::min(one, all / 8), least = layout.record_bytes() + layout.page_bytes;
+  constexpr double kGb = 1e-9;
+  if (o.host_bytes > 0 && o.host_bytes < least)
+    throw error("host memory of {:.6f} GB holds no preempted request, which takes {:.6f} GB at least; give more, or 0 for none",
+                static_cast<double>(host) * kGb, static_cast<double>(least) * kGb);
+  if (o.kv_bytes == 0 && host >= all)
+    throw error("host memory of {:.3f} GB leaves nothing of the {:.3f} GB that there are for the KV cache; give it less, or more in all",
+                static_cast<double>(host) * kGb, static_cast<double>(all) * kGb);
   cache::KvSizes sizes =
       cache::sizes_for(layout, o.max_sequences, o.max_context,
                        {.device_bytes = o.kv_bytes > 0 ? o.kv_bytes : all - host, .snapshot_bytes = o.snapshot_bytes, .host_bytes = host});

@@ -97,11 +97,12 @@ void Loop::end_late() {
 }
 
 bool Loop::step() {
-  scheduler_.restore(kRestoredAtOnce);
+  const bool requeued = scheduler_.restore(kRestoredAtOnce);
   const std::span<const Chunk> chunks = scheduler_.plan(pace_.prefill_rows());
+  const PrefixReuse::Restoring restoring = scheduler_.reuse().restoring();
   if (!chunks.empty()) compute(chunks);
-  else check(scheduler_.reuse().restoring() != PrefixReuse::Restoring::nothing, "requests are left and no step is planned");
-  return !chunks.empty() || scheduler_.reuse().restoring() != PrefixReuse::Restoring::reads;
+  else check(requeued || restoring != PrefixReuse::Restoring::nothing, "requests are left and no step is planned");
+  return !chunks.empty() || requeued || restoring != PrefixReuse::Restoring::reads;
 }
 
 void Loop::compute(std::span<const Chunk> chunks) {

@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <random>
@@ -109,8 +111,10 @@ class Toy {
 class Served {
  public:
   explicit Served(SchedulerOptions o = {.max_batched_tokens = 128, .max_sequences = 4}, int64_t pages = 200,
-                  std::function<void(const models::Batch&)> before = {}, int64_t states = 0, int64_t host_pages = 0, int64_t host_states = 0)
-      : toy_(pages, states ? states : 3 * o.max_sequences),
+                  std::function<void(const models::Batch&)> before = {}, int64_t states = 0, int64_t host_pages = 0, int64_t host_states = 0,
+                  const std::string& folder = "")
+      : disk_(folder.empty() ? nullptr : make_disk(folder)),
+        toy_(pages, states ? states : 3 * o.max_sequences),
         memory_(static_cast<size_t>(host_pages * kPage * 4 + host_states * 8)),
         host_(memory_, host_pages, host_states, toy_.mover()),
         loop_(toy_.runner(), completed(o), {.pages = pages, .states = states ? states : 3 * o.max_sequences}, inbox_) {
@@ -146,10 +150,21 @@ class Served {
  private:
   SchedulerOptions completed(SchedulerOptions o) {
     o.page_tokens = kPage;
-    if (host_.states.size() > 0) o.lower = {.host = &host_, .disk = nullptr, .mover = toy_.mover()};
+    o.lower = {.host = host_.states.size() > 0 ? &host_ : nullptr, .disk = disk_.get(), .mover = toy_.mover()};
     return o;
   }
+  std::unique_ptr<cache::DiskTier> make_disk(const std::string& folder) {
+    return std::make_unique<cache::DiskTier>(cache::DiskOptions{.folder = folder,
+                                                                .limit_bytes = 1 << 20,
+                                                                .page_bytes = kPage * 4,
+                                                                .snapshot_bytes = 8,
+                                                                .page_tokens = kPage,
+                                                                .queue_bytes = 1 << 16,
+                                                                .fingerprint = {}},
+                                             cache::real_files(), [inbox = inbox_] { inbox->nudge(); });
+  }
   std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
+  std::unique_ptr<cache::DiskTier> disk_;
   Toy toy_;
   std::vector<std::byte> memory_;
   cache::HostStore host_;
@@ -625,6 +640,59 @@ TEST(Loop, PreemptedAndRestoredSequencesDrawTheSameTokens) {
     EXPECT_EQ(t.failed_restores, 0);
     EXPECT_GT(cached, 1000);
     EXPECT_EQ(t.free_host_pages + t.prefix.pages_in[1], t.host_pages);
+  }
+}
+
+struct Folder {
+  explicit Folder(const char* name) : path(::testing::TempDir() + name) { std::filesystem::remove_all(path); }
+  ~Folder() { std::filesystem::remove_all(path); }
+  void spoil() const {  // the last byte of each record, which is its payload's
+    for (const auto& e : std::filesystem::recursive_directory_iterator(path)) {
+      if (!e.is_regular_file() || e.file_size() == 0) continue;
+      std::fstream f(e.path(), std::ios::in | std::ios::out | std::ios::binary);
+      f.seekg(-1, std::ios::end);
+      const char last = static_cast<char>(f.get() ^ 1);
+      f.seekp(-1, std::ios::end);
+      f.put(last);
+    }
+  }
+  const std::string path;
+};
+
+// What an earlier run left on disk is taken over; where it cannot be read the request begins anew, alone in the engine or not.
+TEST(Loop, ALostPrefixIsComputedAgain) {
+  const Folder folder("winnow_lost_prefix");
+  SchedulerOptions o{.max_batched_tokens = 4 * kPage, .max_sequences = 2, .chunk_grid = kPage};
+  o.reuse = Reuse::computed;
+  const Request r = request(std::vector<int32_t>(10 * kPage + 3, 7), 8);
+  for (int run = 0; run < 4; ++run) {
+    Served served(o, 100, {}, 0, 0, 0, folder.path);
+    EXPECT_EQ(answer_of(served, r).tokens, expected(r)) << "run " << run;
+    served.stop();
+    const Totals t = served.inbox().totals();
+    EXPECT_EQ(t.prefix.hits_in[2], run > 0) << "run " << run;
+    EXPECT_EQ(t.failed_restores > 0, run == 2) << "run " << run;
+    EXPECT_EQ(t.restored, run % 2) << "run " << run;
+    if (run == 1) folder.spoil();
+  }
+}
+
+// A hit on disk wants two states, one of them for the snapshot. With no state to spare an urgent one neither takes a place that is not to
+// be had nor waits for it.
+TEST(Loop, AHitBelowLivesWithoutASpareState) {
+  const Folder folder("winnow_no_spare_state");
+  SchedulerOptions o{.max_batched_tokens = 4 * kPage, .max_sequences = 2, .chunk_grid = kPage};
+  o.reuse = Reuse::computed;
+  Request urgent = request(std::vector<int32_t>(10 * kPage + 3, 7), 8);
+  { EXPECT_EQ(answer_of(*std::make_unique<Served>(o, 100, nullptr, 0, 0, 0, folder.path), urgent).tokens, expected(urgent)); }
+  for (int64_t states : {2, 3}) {
+    Served served(o, 100, [](const models::Batch&) { std::this_thread::sleep_for(200us); }, states, 0, 0, folder.path);
+    const Request slow = request({1, 2, 3}, 300);
+    Stream a = served.submit(slow), b = served.submit(slow);
+    a.next();
+    urgent.priority = -1;
+    EXPECT_EQ(answer_of(served, urgent).tokens, expected(urgent));
+    EXPECT_EQ(read(b).tokens, expected(slow));
   }
 }
 

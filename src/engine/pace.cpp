@@ -20,7 +20,8 @@ void Pace::observe(int64_t decode_rows, int64_t prefill_rows, double seconds) {
 int64_t Pace::prefill_rows() const {
   if (target_s_ <= 0) return INT64_MAX;
   if (prefill_row_s_ <= 0) return 0;  // one chunk, to learn what a row takes
-  return std::max<int64_t>(static_cast<int64_t>((target_s_ - decode_step_s_) / prefill_row_s_), 0);
+  constexpr double kMost = 1e9;       // a row that took no time at all
+  return static_cast<int64_t>(std::clamp((target_s_ - decode_step_s_) / prefill_row_s_, 0.0, kMost));
 }
 
 }  // namespace winnow::engine

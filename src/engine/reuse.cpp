@@ -39,6 +39,12 @@ PrefixReuse::PrefixReuse(cache::PagePool& pages, cache::StatePool& states, const
 void PrefixReuse::begin(Sequence& s, bool cold) {
   cache::Match m;
   if (options_.what != Reuse::none && !cold) m = index_.match(s.tokens, s.request.cache_salt);
+  if (!m.nodes.empty() && m.snapshot.value < 0 && states_.size() <= options_.max_sequences) {  // no place for it, ever
+    index_.unpin(m.nodes);
+    std::erase(m.pages, PageId(-1));
+    pages_.release(m.pages);
+    m = {.cut = cache::Cut::no_snapshot};
+  }
   s.pages.assign(m.pages.begin(), m.pages.end());
   s.held_pages = s.indexed_pages = static_cast<int64_t>(m.pages.size());
   s.source = m.snapshot;

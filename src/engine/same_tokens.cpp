@@ -82,6 +82,20 @@ std::string difference(const Question& q, const Read& r) {
   return {};
 }
 
+// The most that a question may find cached: what it has in common with questions before it, or served together with it, of its salt.
+int64_t most_cached(const std::vector<Question>& all, size_t i, size_t end) {
+  const Question& q = all[i];
+  int64_t most = 0;
+  for (size_t j = 0; j < end; ++j) {
+    const Question& other = all[j];
+    if (j == i || other.request.cache_salt != q.request.cache_salt) continue;
+    Tokens told = other.request.prompt;
+    told.insert(told.end(), other.tokens.begin(), other.tokens.end());
+    most = std::max<int64_t>(most, std::ranges::mismatch(q.request.prompt, told).in1 - q.request.prompt.begin());
+  }
+  return most;
+}
+
 // Engines of all kinds: small pools, with and without tiers, and what the one before left on disk.
 std::vector<Phase> draw_phases(Dice& dice, const WorkloadOptions& o, const models::Glm5Next& model) {
   const bool exact = model.options().profile == models::Profile::exact;
@@ -165,8 +179,9 @@ Workload SameTokens::draw(const WorkloadOptions& o) {
   return w;
 }
 
-std::string SameTokens::serve_phase(const Phase& phase, std::span<const Question> questions, size_t first, Exercise* exercise) {
+std::string SameTokens::serve_phase(const Phase& phase, const std::vector<Question>& all, size_t first, size_t count, Exercise* exercise) {
   std::string wrong;
+  const auto questions = std::span(all).subspan(first, count);
   Engine engine(device_, model_, phase.options);
   for (size_t i = 0; i < questions.size() && wrong.empty(); i += static_cast<size_t>(phase.together)) {
     const auto some = questions.subspan(i, std::min(static_cast<size_t>(phase.together), questions.size() - i));
@@ -177,6 +192,8 @@ std::string SameTokens::serve_phase(const Phase& phase, std::span<const Question
       exercise->cancelled += r.finish == FinishReason::cancelled;
       ++exercise->requests;
       wrong = difference(some[j], r);
+      if (const int64_t most = most_cached(all, first + i + j, first + i + some.size()); wrong.empty() && streams[j].timings().cached.tokens > most)
+        wrong = fmt::format("took over what was not there for it, at most {} tokens; alone it takes nothing", most);
       if (!wrong.empty())
         wrong = fmt::format("request {} ({} tokens, {} of them cached, {} preemptions): {}", first + i + j, some[j].request.prompt.size(),
                             streams[j].timings().cached.tokens, streams[j].timings().preemptions, wrong);
@@ -199,7 +216,7 @@ std::string SameTokens::serve(const Workload& w, Exercise* exercise) {
     const Phase& p = w.phases[i];
     const auto count = std::min(static_cast<size_t>(p.questions), w.questions.size() - first);
     exercise->restarts += i > 0 && !p.options.cache_dir.empty() && p.options.cache_dir == w.phases[i - 1].options.cache_dir;
-    std::string wrong = serve_phase(p, std::span(w.questions).subspan(first, count), first, exercise);
+    std::string wrong = serve_phase(p, w.questions, first, count, exercise);
     if (!wrong.empty()) return fmt::format("phase {}: {}", i, wrong);
     first += count;
   }

@@ -58,7 +58,7 @@ class SameTokens {
   Workload shrink(Workload workload, double seconds);
 
  private:
-  std::string serve_phase(const Phase& phase, std::span<const Question> questions, size_t first, Exercise* exercise);
+  std::string serve_phase(const Phase& phase, const std::vector<Question>& all, size_t first, size_t count, Exercise* exercise);
   device::Device& device_;
   models::Glm5Next& model_;
 };

@@ -24,6 +24,9 @@ std::unique_ptr<Sequence> take_out(auto& from, const auto& is) {
   return out;
 }
 
+// Whether there is something that preemption must save.
+bool began(const Sequence& s) { return !s.restoring && s.num_computed_tokens > s.cached.tokens; }
+
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& o, cache::PagePool& pages, cache::StatePool& states)
@@ -164,7 +167,7 @@ void Scheduler::preempt_last() {
     rows_ += c.count;
     return true;
   });
-  if (s->restoring || s->num_computed_tokens == s->cached.tokens) {  // it has computed nothing yet
+  if (!began(*s)) {
     reuse_.release(*s);
     insert_by_rank(waiting_, std::move(s));
   } else {
@@ -175,6 +178,13 @@ void Scheduler::preempt_last() {
 
 bool Scheduler::preempt_behind(const Sequence& s) {
   if (running_.empty() || !before(s, *running_.back())) return false;
+  const Sequence& victim = *running_.back();
+  if (began(victim)) {  // whoever counts on the device has no room on the host, and stays
+    const bool candidate = !s.running() && !s.swapped();
+    const auto ahead = static_cast<int64_t>(running_.size()) - 1 + candidate +
+                       std::ranges::count_if(swapped_, [&](const auto& other) { return before(*other, victim); });
+    if (ahead < share(candidate ? &s : nullptr).on_device) return false;
+  }
   preempt_last();
   return true;
 }
@@ -186,8 +196,10 @@ void Scheduler::requeue(Sequence& s) {
   head_waits_ = false;
 }
 
-void Scheduler::restore(int64_t bytes) {
-  for (Sequence* s : reuse_.restore(bytes)) requeue(*s);
+bool Scheduler::restore(int64_t bytes) {
+  const std::span<Sequence* const> lost = reuse_.restore(bytes);
+  for (Sequence* s : lost) requeue(*s);
+  return !lost.empty();
 }
 
 bool Scheduler::grow(Sequence& s, int64_t tokens) {

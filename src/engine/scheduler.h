@@ -65,9 +65,10 @@ class Scheduler {
   void add(std::unique_ptr<Sequence> sequence);
   // Brings back swapped sequences and admits waiting ones, as many as fit. The ones admitted now; valid until the next call.
   std::span<Sequence* const> admit();
-  // Goes on bringing up prefixes from lower tiers, at most about `bytes` from the host.
-  void restore(int64_t bytes);
-  // Of the next step; valid until the next call. Empty if all that runs waits for its prefix. At most prefill_rows rows beside decode
+  // Goes on bringing up prefixes from lower tiers, at most about `bytes` from the host. True: one is lost, and its request waits
+  // for admission again.
+  bool restore(int64_t bytes);
+  // Of the next step; valid until the next call. Empty if nothing runs or all that runs waits for its prefix. At most prefill_rows rows beside decode
   // rows are prefill.
   std::span<const Chunk> plan(int64_t prefill_rows = INT64_MAX);
   void computed(const Chunk& chunk);  // a step has computed it, and its sequence says so
@@ -99,7 +100,7 @@ class Scheduler {
   bool can_end(const Share& share, const Sequence* candidate) const;  // all of them
   bool room_for_stay(const Share& share, const Sequence& sequence, int64_t pages);
   void resume();
-  bool preempt_behind(const Sequence& sequence);  // the last one, if it ranks behind
+  bool preempt_behind(const Sequence& sequence);  // the last one, if it ranks behind and has its room on the host
   void preempt_last();
   void requeue(Sequence& sequence);
   bool grow(Sequence& sequence, int64_t tokens);  // pages for so many; false: they are not to be had now
