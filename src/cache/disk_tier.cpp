@@ -25,7 +25,7 @@ DiskTier::DiskTier(const DiskOptions& options, DiskFiles files, std::function<vo
       queue_bytes_(options.queue_bytes),
       files_(std::move(files)),
       on_done_(std::move(on_done)) {
-  check(options.page_tokens > 0 && options.page_bytes > 0 && options.snapshot_bytes >= 0, "records of the disk tier without a size");
+  check(options.page_tokens > 0 && options.page_bytes >= 0 && options.snapshot_bytes >= 0, "records of the disk tier without a size");
   check(queue_bytes_ >= std::max(options.page_bytes, options.snapshot_bytes), "the queue of the disk tier cannot hold one record");
   const int64_t least = format_.file_bytes(RecordKind::page) + format_.file_bytes(RecordKind::snapshot);
   if (limit_bytes_ < least)

@@ -77,6 +77,7 @@ class DiskTier {
   // has to be answered: then has() tells.
   bool poll(Done* done);
 
+  int64_t limit_bytes() const { return limit_bytes_; }
   int64_t bytes() const;  // of the folder's records, foreign ones and queued ones included: sizes of files, without what the file system adds
   struct Counts {
     int64_t pages = 0, snapshots = 0;                                             // there now, queued ones included

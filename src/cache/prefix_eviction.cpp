@@ -276,35 +276,44 @@ bool PrefixIndex::copy_to_host(int32_t node, RecordKind kind) {
   return true;
 }
 
+// What lies on disk is of use only behind its parent's page, so a record takes along the pages before it that are not there.
 bool PrefixIndex::copy_to_disk(int32_t node, RecordKind kind) {
-  if (!lower_.disk || by_key_.count(at(node).key) > 1) return false;  // two prefixes of one name cannot both have a file
+  if (!lower_.disk) return false;
+  std::vector<int32_t> missing;
+  for (int32_t i = kind == RecordKind::page ? at(node).parent : node; i > 0 && !at(i).page.disk; i = at(i).parent) missing.push_back(i);
+  std::ranges::reverse(missing);
+  return std::ranges::all_of(missing, [&](int32_t i) { return write_to_disk(i, RecordKind::page); }) && write_to_disk(node, kind);
+}
+
+bool PrefixIndex::write_to_disk(int32_t node, RecordKind kind) {
+  if (by_key_.count(at(node).key) > 1) return false;  // two prefixes of one name cannot both have a file
   ++at(node).pins;
   const bool room = room_on_disk(kind);
   --at(node).pins;
   if (!room) return false;
   Node& n = at(node);
   const bool page = kind == RecordKind::page;
-  // What lies on disk is of use only behind its parent's page.
-  if (page && n.parent != 0 && !at(n.parent).page.disk && !copy_to_disk(n.parent, RecordKind::page)) return false;
-  if (!page && !n.page.disk && !copy_to_disk(node, RecordKind::page)) return false;
+  if (n.parent != 0 && !at(n.parent).page.disk) return false;  // it had to make room
   std::span<const std::byte> bytes = host_bytes(node, kind);
-  if (bytes.empty()) {
+  if (!on_host(node, kind)) {
     const std::span<std::byte> bounce = std::span(bounce_).first(static_cast<size_t>(page ? lower_.mover.page_bytes : lower_.mover.state_bytes));
     if (page ? n.page.device.value < 0 : n.snapshot.device.value < 0) return false;
     if (page) lower_.mover.read_page(n.page.device, bounce);
     else lower_.mover.read_state(n.snapshot.device, bounce);
     bytes = bounce;
   }
-  if (!lower_.disk->write({.kind = kind,
-                           .key = n.key,
-                           .parent = n.parent == 0 ? PrefixKey{} : at(n.parent).key,
-                           .salt = n.salt,
-                           .depth = n.depth,
-                           .folded = page ? TokenPos(0) : n.folded,
-                           .tokens = n.tokens,
-                           .used_s = 0},
-                          bytes))
-    return false;
+  const DiskRecord record{.kind = kind,
+                          .key = n.key,
+                          .parent = n.parent == 0 ? PrefixKey{} : at(n.parent).key,
+                          .salt = n.salt,
+                          .depth = n.depth,
+                          .folded = page ? TokenPos(0) : n.folded,
+                          .tokens = n.tokens,
+                          .used_s = 0};
+  if (!lower_.disk->write(record, bytes)) {  // the queue is full; to lose the record would cost more than to wait for it
+    lower_.disk->flush();
+    if (!lower_.disk->write(record, bytes)) return false;
+  }
   (page ? n.page.disk : n.snapshot.disk) = true;
   ++(page ? counts_.pages_in : counts_.snapshots_in)[index_of(Tier::disk)];
   ++(page ? counts_.pages_to : counts_.snapshots_to)[index_of(Tier::disk)];
@@ -339,20 +348,15 @@ void PrefixIndex::save() {
   for (size_t i = 1; i < nodes_.size(); ++i)
     if (nodes_[i].snapshot.any()) ends.push_back(static_cast<int32_t>(i));
   std::ranges::sort(ends, [&](int32_t a, int32_t b) { return at(a).base != at(b).base ? at(a).base > at(b).base : at(a).depth > at(b).depth; });
-  const auto write = [&](int32_t node, RecordKind kind) {
-    if (on_disk(node, kind)) return true;
-    if (!lower_.disk->room_for(kind)) return false;
-    if (copy_to_disk(node, kind)) return true;
-    lower_.disk->flush();  // the queue was full
-    return copy_to_disk(node, kind);
-  };
-  std::vector<int32_t> path;
+  int64_t left = lower_.disk->limit_bytes();  // what is older there gives way, but not to what is less useful than the last written
   for (int32_t end : ends) {
-    path.clear();
-    for (int32_t i = end; i > 0; i = at(i).parent) path.push_back(i);
-    bool whole = true;
-    for (size_t i = path.size(); whole && i-- > 0;) whole = write(path[i], RecordKind::page);
-    if (whole) write(end, RecordKind::snapshot);
+    int64_t bytes = at(end).snapshot.disk ? 0 : lower_.mover.state_bytes;
+    for (int32_t i = end; i > 0; i = at(i).parent) bytes += at(i).page.disk ? 0 : lower_.mover.page_bytes;
+    left -= bytes + bytes / 8;  // headers
+    if (left < 0) break;
+    if (!at(end).snapshot.disk) copy_to_disk(end, RecordKind::snapshot);
+    use(end);
+    if (at(end).tokens.empty()) break;
   }
   lower_.disk->flush();
 }

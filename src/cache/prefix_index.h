@@ -191,6 +191,7 @@ class PrefixIndex {
   bool copy_down(int32_t node, RecordKind kind);
   bool copy_to_host(int32_t node, RecordKind kind);
   bool copy_to_disk(int32_t node, RecordKind kind);
+  bool write_to_disk(int32_t node, RecordKind kind);
   bool evict_host(RecordKind kind);
   bool take_from_host(RecordKind kind);
   bool room_on_disk(RecordKind kind);

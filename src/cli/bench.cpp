@@ -207,6 +207,8 @@ Run add_bench(CLI::App& program) {
       throw Error("--weights: --shape makes random weights; there are no files to map", Failure::usage);
     if (flags->same_tokens && wants_shape(flags->shape, flags->model.model))
       throw Error("--same-tokens and --shape exclude each other", Failure::usage);
+    if (flags->overhead && (flags->same_tokens || !flags->model.model.empty() || wants_shape(flags->shape, flags->model.model)))
+      throw Error("--overhead measures no model; leave MODEL, --shape and --same-tokens out", Failure::usage);
     if (flags->overhead) return overhead();
     return flags->same_tokens ? same_tokens(flags->model, flags->same) : bench(*flags);
   };

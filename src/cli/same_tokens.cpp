@@ -43,10 +43,7 @@ Outcome serve(engine::SameTokens& harness, const SameTokensFlags& f) {
 int same_tokens(const ModelFlags& flags, const SameTokensFlags& f) {
   const std::unique_ptr<device::Device> device = device::make_cpu(device_options(flags));
   device->forced = forced_kernels(flags);
-  models::Options o;
-  o.profile = profile_of(flags);
-  o.index_keys = index_keys_of(flags);
-  o.weights = residence_of(flags);
+  models::Options o = model_options(flags);
   o.max_context = 512;
   const std::string name = model_folder(flags);
   models::Glm5Next model(*device, weights::Checkpoint::open(name).or_throw(), o);

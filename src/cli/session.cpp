@@ -91,7 +91,7 @@ void Session::start() {
     ProgressBar bar("loading " + name(), ProgressBar::Unit::bytes);
     model_ = std::make_unique<models::Glm5Next>(*device_, checkpoint_, options_, [&](int64_t done, int64_t total) { bar.update(done, total); });
   }
-  if (!e.cache_dir.empty()) e.model_identity = checkpoint_.identity();
+  if (!e.cache_dir.empty()) e.model_identity = checkpoint_.identity() + " " WINNOW_VERSION;  // another version may add in another order
   engine_ = std::make_unique<engine::Engine>(*device_, *model_, e);
   if (!engine_->notice().empty()) spdlog::warn("{}", engine_->notice());
   if (const int64_t room = engine_->limits().pages * engine_->limits().page_tokens; room < options_.max_context) {

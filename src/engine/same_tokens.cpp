@@ -43,6 +43,8 @@ Tokens next_prompt(Dice& dice, const std::vector<Question>& before, const std::v
     append_random(&prompt, dice, kChunkGrid - 1, vocab);
     prompt.resize(prompt.size() / kChunkGrid * kChunkGrid);
   }
+  if (dice.one_in(3) && static_cast<int64_t>(prompt.size()) >= kChunkGrid)  // its answer crosses a page's end
+    prompt.resize(prompt.size() / kChunkGrid * kChunkGrid - static_cast<size_t>(dice.from(1, 6)));
   if (prompt.empty()) append_random(&prompt, dice, 5, vocab);
   if (static_cast<int64_t>(prompt.size()) > longest) prompt.resize(static_cast<size_t>(longest));
   return prompt;

@@ -31,10 +31,10 @@ class Checkpoint {
   int64_t total_bytes() const { return total_bytes_; }
   const std::vector<SafetensorsFile>& files() const { return files_; }
   // What tells these weights from others, as 32 hexadecimal digits: XXH3-128 over config.json and, of each file in order of names, its
-  // name, size, header and 64 samples of 4 KiB at even distances from its beginning to its end. It sees another model, another shape, type
-  // or order of tensors, and weights that a training step or a quantisation changed, since those change almost everywhere. It does not
-  // see a few changed values between two samples, and it is no defence against somebody who means to deceive it. Reads at most 256 KiB
-  // a file besides the headers. Throws Error when a file cannot be read.
+  // name, size and header, every tensor of up to 1 MiB, and of larger ones eight samples of 4 KiB from end to end. It sees another model,
+  // another shape, type or order of tensors, and any tensor that a training step, a merge or a quantisation changed, since those change
+  // nearly all of it. It does not see a few changed values of a large matrix, and it is no defence against somebody who means to
+  // deceive it. Throws Error when a file cannot be read.
   std::string identity() const;
 
  private:

@@ -8,8 +8,9 @@
 namespace winnow::weights {
 namespace {
 
-constexpr int64_t kSamples = 64, kSampleBytes = 4096;
-constexpr int64_t kMostConfigBytes = 64 << 20;  // it was read before, under a lower limit
+constexpr int64_t kWhole = 1 << 20;                   // tensors up to this size are read whole
+constexpr int64_t kSamples = 8, kSampleBytes = 4096;  // of larger ones
+constexpr int64_t kMostConfigBytes = 64 << 20;        // it was read before, under a lower limit
 
 class Hash {
  public:
@@ -41,9 +42,17 @@ void add_file(Hash& hash, const SafetensorsFile& f) {
     if (const int e = f.file().read(offset, std::as_writable_bytes(std::span(bytes)))) throw error("{}: {}", f.path(), describe_read_error(e));
     hash.add(std::string_view(bytes));
   };
-  add(0, f.header_bytes());
-  const int64_t count = std::min(kSampleBytes, size), room = size - count;
-  for (int64_t i = 0; i < kSamples; ++i) add(room / (kSamples - 1) * i + room % (kSamples - 1) * i / (kSamples - 1), count);
+  const int64_t header = f.header_bytes();
+  add(0, header);
+  for (const auto& [name, t] : f.tensors()) {
+    const int64_t begin = header + t.offset;
+    if (t.bytes <= kWhole) {
+      add(begin, t.bytes);
+      continue;
+    }
+    const int64_t room = t.bytes - kSampleBytes;
+    for (int64_t i = 0; i < kSamples; ++i) add(begin + room / (kSamples - 1) * i + room % (kSamples - 1) * i / (kSamples - 1), kSampleBytes);
+  }
 }
 
 }  // namespace

@@ -19,27 +19,28 @@ ENGINE, CACHE, OPS = "src/engine/", "src/cache/", "src/ops/"
 MUTANTS = {
     # What a step leaves behind.
     "convolution ring one short": (OPS + "conv/conv_cpu.cpp", "ring + p % ring_rows * s.channels, from + p % ring_rows", "ring + p % ring_rows * s.channels, from + (p + 1) % ring_rows"),
-    "fold one group late": (OPS + "rows.cpp", "return begin - folded >= kKdaGroup ? folded + kKdaGroup : folded;", "return begin - folded > kKdaGroup ? folded + kKdaGroup : folded;"),
     "bias of the pool counted from the step's first row": (OPS + "index/index_write_cpu.cpp", "load(ape + i * dim + c, dim - c)", "load(ape + (window.in_ring > 0 ? (i + window.in_ring) % kpool : i) * dim + c, dim - c)"),
-    "pool taken from the record that is written": (OPS + "index/index_write_cpu.cpp", "a.ring.as<float>() + a.rows.source.as<int32_t>()[seq] * ring_rows", "a.ring.as<float>() + a.rows.state.as<int32_t>()[seq] * ring_rows"),
-    "pool ring not carried over": (OPS + "index/index_write_cpu.cpp", "  if (source != state)\n", "  if (false)\n"),
     "KDA state not carried over": (OPS + "kda/kda_cpu.cpp", "if (moved() && !written_ && h_.folded > 0)", "if (moved() && !written_ && h_.folded > 64)"),
-    "KDA rows not carried over": (OPS + "kda/kda_cpu.cpp", "if (moved() && t >= h_.folded_after) keep_row(t, rows_);", "if (moved() && t > h_.folded_after) keep_row(t, rows_);"),
     # The prefix index.
     "snapshot one page off": (CACHE + "prefix_index.cpp", "  const int32_t node = find(tokens, salt, cursor);\n  if (node <= 0) return false;", "  int32_t node = find(tokens, salt, cursor);\n  if (node > 0 && at(node).parent > 0) node = at(node).parent;\n  if (node <= 0) return false;"),
     "salt ignored": (CACHE + "prefix_index.cpp", "  if (parent == 0) before.low ^= salt;\n", "  (void)salt;\n", "n.parent == parent && n.salt == salt &&", "n.parent == parent &&"),
     "tokens not compared": (CACHE + "prefix_index.cpp", "XXH3_128bits_withSeed(tokens.data(), tokens.size_bytes(),", "XXH3_128bits_withSeed(tokens.data(), 4,", " && std::ranges::equal(n.tokens, tokens)", ""),
     "hit of the whole prompt": (CACHE + "prefix_index.cpp", "(static_cast<int64_t>(tokens.size()) - 1) / page_tokens_;  // pages", "static_cast<int64_t>(tokens.size()) / page_tokens_;  // pages"),
-    "page freed while a sequence holds it": (CACHE + "prefix_eviction.cpp", "    if (held(at(node))) {\n      list.push(node);\n      continue;\n    }\n    if (!copy_down", "    if (!copy_down"),
     "decoded pages kept as prefilled ones": (ENGINE + "reuse.cpp", "options_.what == Reuse::prefilled ? std::min(s.num_computed_tokens, s.prompt_tokens) : s.num_computed_tokens", "s.num_computed_tokens"),
     "snapshot without the rows that wait for their fold": (ENGINE + "reuse.cpp", "  s.folded = m.folded;\n", "  s.folded = TokenPos(m.tokens);\n"),
     "a sequence goes on writing what it handed over": (ENGINE + "reuse.cpp", "  s.source = s.state;  // its reference goes along\n  s.state = taken_.front();\n", "  s.source = s.state;\n  states_.share(s.state);\n  states_.release(taken_.front());\n"),
+    "state of an answer's last page kept a page early": (ENGINE + "reuse.cpp", "first(static_cast<size_t>(s.page_end_tokens))", "first(static_cast<size_t>(s.page_end_tokens - options_.page_tokens))"),
+    "pages of a request that ended are not given back": (ENGINE + "reuse.cpp", "  pages_.release(s.pages);\n  s.pages.clear();\n  s.held_pages = s.indexed", "  s.pages.clear();\n  s.held_pages = s.indexed"),
     # Preemption.
     "state of a preempted sequence not brought back": (ENGINE + "swap.cpp", "if (mover_.write_state) mover_.write_state(", "if (false) mover_.write_state("),
+    "fold of a preempted sequence one late": (ENGINE + "swap.cpp", "  s.state = state[0];\n", "  s.state = state[0];\n  if (s.folded.value >= kKdaGroup) s.folded = s.folded - kKdaGroup;\n"),
     "pages of a preempted sequence one off": (ENGINE + "swap.cpp", "mover_.write_page(s.pages[static_cast<size_t>(s.held_pages) + i], host_->at(s.swapped_pages[i]))", "mover_.write_page(s.pages[static_cast<size_t>(s.held_pages) + i], host_->at(s.swapped_pages[i ? i - 1 : 0]))"),
     "the wrong record is swapped out": (ENGINE + "swap.cpp", "s.source.value >= 0 ? s.source : s.state, host_", "s.state, host_"),
+    "a place on the host is not given back": (ENGINE + "swap.cpp", "  host_->states.release(s.swapped_state);\n", ""),
     # Tiers.
+    "another page is read from disk": (ENGINE + "reuse.cpp", "index_.read(part.node, part.kind)", "index_.read(r.nodes.front(), part.kind)"),
     "rings of a state left out": (CACHE + "kv_store.cpp", "&views_.ring_u, &views_.ring_g,", "&views_.ring_u, &views_.ring_u,"),
+    "open pool of a state left out": (CACHE + "kv_store.cpp", "&views_.pool_ring, ", ""),
     "restored page not written": (ENGINE + "reuse.cpp", "if (mover.write_page) mover.write_page(part.page, bytes);", "if (mover.write_page && part.page.value % 3) mover.write_page(part.page, bytes);"),
     "run before the prefix is there": (ENGINE + "scheduler.cpp", "if (s->prefilling() && !s->restoring)", "if (s->prefilling())"),
     # What the one before left in a record.
