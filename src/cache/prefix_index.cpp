@@ -281,6 +281,7 @@ void PrefixIndex::arrived(int32_t node, StateId snapshot) {
   ++counts_.snapshots_to[static_cast<size_t>(Tier::device)];
   if (n.snapshot.device.value >= 0) return;
   states_.share(snapshot);
+  snapshots_ += !n.snapshot.any();  // its copy below was lost meanwhile
   n.snapshot.device = snapshot;
   ++counts_.snapshots_in[static_cast<size_t>(Tier::device)];
   rank(node);
@@ -292,7 +293,7 @@ void PrefixIndex::lost(int32_t node, RecordKind kind) {
   const bool page = kind == RecordKind::page;
   (page ? n.page.disk : n.snapshot.disk) = false;
   --(page ? counts_.pages_in : counts_.snapshots_in)[static_cast<size_t>(Tier::disk)];
-  if (!page && !n.snapshot.any()) --snapshots_;
+  if (!page && !n.snapshot.any()) lose_snapshot(node);
   classify(node);
   if (n.pins == 0 && !n.page.any()) remove_subtree(node);
 }

@@ -686,13 +686,24 @@ TEST(Loop, AHitBelowLivesWithoutASpareState) {
   Request urgent = request(std::vector<int32_t>(10 * kPage + 3, 7), 8);
   { EXPECT_EQ(answer_of(*std::make_unique<Served>(o, 100, nullptr, 0, 0, 0, folder.path), urgent).tokens, expected(urgent)); }
   for (int64_t states : {2, 3}) {
-    Served served(o, 100, [](const models::Batch&) { std::this_thread::sleep_for(200us); }, states, 0, 0, folder.path);
+    Served served(o, 200, [](const models::Batch&) { std::this_thread::sleep_for(200us); }, states, 0, 0, folder.path);
     const Request slow = request({1, 2, 3}, 300);
     Stream a = served.submit(slow), b = served.submit(slow);
     a.next();
     urgent.priority = -1;
     EXPECT_EQ(answer_of(served, urgent).tokens, expected(urgent));
     EXPECT_EQ(read(b).tokens, expected(slow));
+    EXPECT_EQ(read(a).tokens.size(), 299u);
+    // Of equal priority it begins as well while another runs, and nobody waits behind it.
+    Request endless = request({3, 2, 1}, 1500), hit = urgent, small = request({9}, 1);
+    hit.priority = 0;
+    hit.prompt.push_back(states == 2 ? 1 : 2);
+    Stream running = served.submit(endless), between = served.submit(hit), last = served.submit(small);
+    EXPECT_EQ(read(between).tokens, expected(hit));
+    EXPECT_EQ(read(last).tokens, expected(small));
+    EXPECT_EQ(served.inbox().totals().running, 1) << "the long one still runs";
+    running.cancel();
+    read(running);
   }
 }
 

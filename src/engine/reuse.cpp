@@ -164,7 +164,8 @@ std::span<Sequence* const> PrefixReuse::restore(int64_t bytes) {
 PrefixReuse::Restoring PrefixReuse::restoring() const {
   if (restores_.empty()) return Restoring::nothing;
   const bool copies = std::ranges::any_of(restores_, [&](const Restore& r) {
-    return r.reads == 0 || (r.next < r.parts.size() && (reads_.size() < kReadsAtOnce || index_.on_host(r.parts[r.next].node, r.parts[r.next].kind)));
+    if (r.failed || r.next == r.parts.size()) return r.reads == 0;  // to be ended
+    return reads_.size() < kReadsAtOnce || index_.on_host(r.parts[r.next].node, r.parts[r.next].kind);
   });
   return copies ? Restoring::copies : Restoring::reads;
 }

@@ -74,6 +74,7 @@ Read read(Stream& stream, int64_t cancel_after) {
 
 std::string difference(const Question& q, const Read& r) {
   if (!r.error.empty()) return "ended with an error: " + r.error;
+  if (r.finish == FinishReason::cancelled && q.cancel_after < 0) return "was cancelled by nobody, alone it was not";
   if (r.finish != FinishReason::cancelled && r.tokens.size() != q.tokens.size())
     return fmt::format("gave {} tokens, alone {}", r.tokens.size(), q.tokens.size());
   for (size_t i = 0; i < r.tokens.size(); ++i) {

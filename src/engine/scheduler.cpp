@@ -112,11 +112,14 @@ bool Scheduler::admit_first() {
   if (crowded && running_.back()->request.priority <= s.request.priority) return false;
   reuse_.begin(s);
   if (fit(s, crowded)) return true;
+  const bool below = s.restoring, alone = running_.empty() && swapped_.empty();
   reuse_.release(s);
-  if (!running_.empty() || !swapped_.empty()) return false;
-  reuse_.begin(s, true);  // there is no record to spare for bringing up what it could begin with
-  check(fit(s, false), "a request does not fit an empty engine");
-  return true;
+  if (!below && !alone) return false;
+  reuse_.begin(s, true);  // there are no records to spare for bringing up what it could begin with; computing it is better than to wait
+  if (fit(s, static_cast<int64_t>(running_.size()) >= options_.max_sequences)) return true;
+  check(!alone, "a request does not fit an empty engine");
+  reuse_.release(s);
+  return false;
 }
 
 // Takes what a sequence that has begun needs to run, from those behind it if need be.
