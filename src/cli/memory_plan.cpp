@@ -78,6 +78,8 @@ MemoryPlan memory_plan(const device::Device& device, const cache::KvLayout& layo
   if (sizes.host_states > 0)
     p.lines.push_back({"host tier", cache::sum({product({sizes.host_pages, layout.page_bytes}), product({sizes.host_states, layout.record_bytes()})}),
                        fmt::format("{} pages and {} states of preempted requests and kept prefixes", sizes.host_pages, sizes.host_states)});
+  if (const int64_t bytes = engine::disk_buffer_bytes(layout, o); bytes > 0)
+    p.lines.push_back({"disk buffers", bytes, "records on their way to and from --cache-dir"});
   return p;
 }
 

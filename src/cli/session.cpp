@@ -100,7 +100,7 @@ void Session::start() {
   }
   load_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const MemoryPlan plan = memory_plan(*device_, engine_->layout(), engine_->sizes(), e);
-  int64_t allocated = 0;
+  int64_t allocated = engine::disk_buffer_bytes(engine_->layout(), e);
   for (const device::PlanLine& line : device_->plan()) allocated += line.bytes;
   check(plan.total_bytes() == allocated, "the memory plan and what was allocated differ");
   for (const std::string& line : text_of(plan)) spdlog::info("memory: {}", line);

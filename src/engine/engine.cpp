@@ -49,6 +49,12 @@ cache::PrefixKey hash_of(std::string_view text) {
   return {h.high64, h.low64};
 }
 
+// Payloads that wait to be written to cache_dir.
+int64_t queue_bytes(const cache::KvLayout& layout) {
+  constexpr int64_t kSnapshots = 2, kPages = 256;
+  return cache::sum({cache::product({kSnapshots, layout.record_bytes()}), cache::product({kPages, layout.page_bytes})});
+}
+
 // All that must be equal for a record to mean the same bits.
 std::string identity_of(const models::Glm5Next& model, const cache::KvLayout& layout, const EngineOptions& o) {
   const bool fast = model.options().profile == models::Profile::fast;  // then it matters whether decode computed a row
@@ -60,8 +66,14 @@ std::string identity_of(const models::Glm5Next& model, const cache::KvLayout& la
 
 }  // namespace
 
+int64_t disk_buffer_bytes(const cache::KvLayout& layout, const EngineOptions& o) {
+  if (o.cache_dir.empty() || o.reuse == Reuse::none) return 0;
+  constexpr int64_t kCopies = 2;  // the index's and the tier's
+  return cache::sum({queue_bytes(layout), cache::product({kCopies + PrefixReuse::kReadsAtOnce, std::max(layout.record_bytes(), layout.page_bytes)})});
+}
+
 cache::KvSizes plan_kv(const cache::KvLayout& layout, const EngineOptions& o, const device::Device& device) {
-  const int64_t all = budget_of(o, device),
+  const int64_t all = budget_of(o, device) - disk_buffer_bytes(layout, o),
                 one = cache::sum({layout.record_bytes(), cache::product({pages_for(o.max_context, layout.page_tokens), layout.page_bytes})});
   const int64_t host = o.host_bytes >= 0 ? o.host_bytes : std::min(one, all / 8), least = layout.record_bytes() + layout.page_bytes;
   constexpr double kGb = 1e-9;
@@ -121,13 +133,12 @@ struct Engine::Impl {
       host.emplace(std::span(host_memory.data(), static_cast<size_t>(host_memory.bytes())), sizes.host_pages, sizes.host_states, mover);
     }
     if (o.cache_dir.empty() || o.reuse == Reuse::none) return;
-    constexpr int64_t kQueuedSnapshots = 2, kQueuedPages = 256;
     disk.emplace(cache::DiskOptions{.folder = o.cache_dir,
                                     .limit_bytes = o.cache_dir_bytes,
                                     .page_bytes = mover.page_bytes,
                                     .snapshot_bytes = mover.state_bytes,
                                     .page_tokens = layout.page_tokens,
-                                    .queue_bytes = kQueuedSnapshots * mover.state_bytes + kQueuedPages * mover.page_bytes,
+                                    .queue_bytes = queue_bytes(layout),
                                     .fingerprint = seed},
                  cache::real_files(), [inbox = inbox] { inbox->nudge(); });
     notice = disk->notice();

@@ -39,6 +39,9 @@ struct EngineOptions {
   int64_t chunk_grid = kChunkGrid;  // where prefill chunks may end; no multiple of kChunkGrid only in profile exact, for tests
 };
 
+// Bytes of the host that cache_dir takes for records on their way: queued ones, those that are read, copies in between. 0 without it.
+int64_t disk_buffer_bytes(const cache::KvLayout& layout, const EngineOptions& options);
+
 // How many records there is room for. Throws Error with the numbers if there is none.
 cache::KvSizes plan_kv(const cache::KvLayout& layout, const EngineOptions& options, const device::Device& device);
 

@@ -3,12 +3,6 @@
 #include <algorithm>
 
 namespace winnow::engine {
-namespace {
-
-constexpr size_t kReadsAtOnce = 8;  // from disk, of all restores
-
-}  // namespace
-
 using cache::RecordKind;
 
 std::string_view name_of(Reuse r) {
@@ -136,7 +130,7 @@ void PrefixReuse::start(Restore& r, int64_t* bytes) {
       land(r, part, from);
       *bytes -= std::max<int64_t>(static_cast<int64_t>(from.size()), 1);
     } else if (index_.on_disk(part.node, part.kind)) {
-      if (reads_.size() >= kReadsAtOnce) return;
+      if (static_cast<int64_t>(reads_.size()) >= kReadsAtOnce) return;
       reads_[index_.read(part.node, part.kind)] = {&r, part};
       ++r.reads;
     } else {
@@ -165,7 +159,7 @@ PrefixReuse::Restoring PrefixReuse::restoring() const {
   if (restores_.empty()) return Restoring::nothing;
   const bool copies = std::ranges::any_of(restores_, [&](const Restore& r) {
     if (r.failed || r.next == r.parts.size()) return r.reads == 0;  // to be ended
-    return reads_.size() < kReadsAtOnce || index_.on_host(r.parts[r.next].node, r.parts[r.next].kind);
+    return static_cast<int64_t>(reads_.size()) < kReadsAtOnce || index_.on_host(r.parts[r.next].node, r.parts[r.next].kind);
   });
   return copies ? Restoring::copies : Restoring::reads;
 }

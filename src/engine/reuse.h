@@ -38,6 +38,8 @@ struct ReuseOptions {
 
 class PrefixReuse {
  public:
+  static constexpr int64_t kReadsAtOnce = 4;  // from disk, of all that is brought up
+
   PrefixReuse(cache::PagePool& pages, cache::StatePool& states, const ReuseOptions& options);
 
   // Finds what the prompt begins with, nothing if `cold`: sets pages (-1: not on the device), held_pages, source and what hangs on
