@@ -38,7 +38,7 @@ section "Same tokens, 1,000 workloads a profile" env WINNOW_WORKLOADS="${WINNOW_
 section "Same tokens, the small model" $winnow bench --same-tokens --profile exact --workloads 10
 section "Planted faults" python3 tests/mutants/mutants.py
 section "Thirty turns, each against a cold run" env WINNOW_REPLAY_ALL=1 build/release/property_test --gtest_filter='Replay*' --gtest_brief=1
-section "Soak" build/release/property_test --gtest_also_run_disabled_tests --gtest_filter='Soak*'
+section "Soak" env WINNOW_SOAK_MINUTES="${WINNOW_SOAK_MINUTES:-30}" build/release/property_test --gtest_filter='Soak*'
 section "Kernels under ASan and UBSan" bash -c 'PRESET=asan ./dev build ops_test && build/asan/ops_test --gtest_brief=1'
 section "Engine under TSan" bash -c 'PRESET=tsan ./dev build engine_test && build/tsan/engine_test --gtest_brief=1'
 section "Fuzzing, ${FUZZ_SECONDS:-600} s a target" tests/fuzz/run.sh "${FUZZ_SECONDS:-600}"

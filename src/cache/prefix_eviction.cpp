@@ -107,12 +107,12 @@ void PrefixIndex::remove_subtree(int32_t node) {
   }
 }
 
-// Moves nodes that cannot go to the back: they are in use.
+// Of the host or the disk. Moves nodes that cannot go to the back: they are in use.
 template <class F>
 bool PrefixIndex::any_of_tier(Tier tier, F&& evict) {
   for (auto* lists : {&useless_, &others_}) {
     NodeList& list = (*lists)[index_of(tier)];
-    const int64_t most = tier == Tier::device ? list.size() : std::min<int64_t>(list.size(), kMostTried);
+    const int64_t most = std::min<int64_t>(list.size(), kMostTried);
     for (int64_t tried = 0; tried < most && list.front() != kNone; ++tried) {
       const int32_t node = list.front();
       if (at(node).pins == 0 && evict(node)) return true;

@@ -1,5 +1,5 @@
-// The prefix index over pools, host and disk whose records hold what they were computed for: 100,000 random operations against an
-// obvious map, integrity after each.
+// The prefix index over pools, host and disk whose records hold what they were computed for: 68,000 random requests, each a lookup,
+// restores and what it leaves, against an obvious map, integrity after each. With prefix_index_test.cpp they are more than 100,000.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -256,7 +256,8 @@ TEST(PrefixTiers, WithBothAgreeWithAMap) {
   EXPECT_GT(c.hits_in[2], 200);
 }
 TEST(PrefixTiers, WithHardlyAnyStateAgreeWithAMap) {
-  agree(4, {.pages = 8, .states = 2, .host_pages = 3, .host_states = 1, .disk_pages = 8}, 4, 1000);
+  const auto c = agree(4, {.pages = 8, .states = 2, .host_pages = 3, .host_states = 1, .disk_pages = 8}, 4, 1000);
+  EXPECT_GT(c.hits, 200);
 }
 
 }  // namespace

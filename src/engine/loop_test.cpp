@@ -6,14 +6,13 @@
 
 #include <atomic>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <mutex>
 #include <random>
 #include <set>
 #include <thread>
 
+#include "cache/disk_testing.h"
 #include "engine/outbox.h"
 #include "engine/stream.h"
 
@@ -21,6 +20,7 @@ namespace winnow::engine {
 namespace {
 
 using namespace std::chrono_literals;
+using cache::testing::Folder;
 
 constexpr int64_t kVocab = 50, kPage = 16;
 constexpr int32_t kBroken = 48;  // a row of this token comes out not finite
@@ -643,50 +643,43 @@ TEST(Loop, PreemptedAndRestoredSequencesDrawTheSameTokens) {
   }
 }
 
-struct Folder {
-  explicit Folder(const char* name) : path(::testing::TempDir() + name) { std::filesystem::remove_all(path); }
-  ~Folder() { std::filesystem::remove_all(path); }
-  void spoil() const {  // the last byte of each record, which is its payload's
-    for (const auto& e : std::filesystem::recursive_directory_iterator(path)) {
-      if (!e.is_regular_file() || e.file_size() == 0) continue;
-      std::fstream f(e.path(), std::ios::in | std::ios::out | std::ios::binary);
-      f.seekg(-1, std::ios::end);
-      const char last = static_cast<char>(f.get() ^ 1);
-      f.seekp(-1, std::ios::end);
-      f.put(last);
-    }
+// The last byte of each record, which is its payload's.
+void spoil(const Folder& folder) {
+  for (auto& [name, bytes] : folder.files()) {
+    cache::testing::Bytes other = bytes;
+    other.back() ^= std::byte{1};
+    folder.put(name, other);
   }
-  const std::string path;
-};
+}
 
 // What an earlier run left on disk is taken over; where it cannot be read the request begins anew, alone in the engine or not.
 TEST(Loop, ALostPrefixIsComputedAgain) {
-  const Folder folder("winnow_lost_prefix");
+  const Folder folder;
   SchedulerOptions o{.max_batched_tokens = 4 * kPage, .max_sequences = 2, .chunk_grid = kPage};
   o.reuse = Reuse::computed;
   const Request r = request(std::vector<int32_t>(10 * kPage + 3, 7), 8);
   for (int run = 0; run < 4; ++run) {
-    Served served(o, 100, {}, 0, 0, 0, folder.path);
+    Served served(o, 100, {}, 0, 0, 0, folder.path());
     EXPECT_EQ(answer_of(served, r).tokens, expected(r)) << "run " << run;
     served.stop();
     const Totals t = served.inbox().totals();
     EXPECT_EQ(t.prefix.hits_in[2], run > 0) << "run " << run;
     EXPECT_EQ(t.failed_restores > 0, run == 2) << "run " << run;
     EXPECT_EQ(t.restored, run % 2) << "run " << run;
-    if (run == 1) folder.spoil();
+    if (run == 1) spoil(folder);
   }
 }
 
 // A hit on disk wants two states, one of them for the snapshot. With no state to spare an urgent one neither takes a place that is not to
 // be had nor waits for it.
 TEST(Loop, AHitBelowLivesWithoutASpareState) {
-  const Folder folder("winnow_no_spare_state");
+  const Folder folder;
   SchedulerOptions o{.max_batched_tokens = 4 * kPage, .max_sequences = 2, .chunk_grid = kPage};
   o.reuse = Reuse::computed;
   Request urgent = request(std::vector<int32_t>(10 * kPage + 3, 7), 8);
-  { EXPECT_EQ(answer_of(*std::make_unique<Served>(o, 100, nullptr, 0, 0, 0, folder.path), urgent).tokens, expected(urgent)); }
+  { EXPECT_EQ(answer_of(*std::make_unique<Served>(o, 100, nullptr, 0, 0, 0, folder.path()), urgent).tokens, expected(urgent)); }
   for (int64_t states : {2, 3}) {
-    Served served(o, 200, [](const models::Batch&) { std::this_thread::sleep_for(200us); }, states, 0, 0, folder.path);
+    Served served(o, 200, [](const models::Batch&) { std::this_thread::sleep_for(200us); }, states, 0, 0, folder.path());
     const Request slow = request({1, 2, 3}, 300);
     Stream a = served.submit(slow), b = served.submit(slow);
     a.next();

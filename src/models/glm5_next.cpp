@@ -21,8 +21,9 @@ Result<Profile> parse_profile(std::string_view name) {
 
 namespace {
 
-// Tokens of the least page that holds whole chunks, whole pools and whole tiles of the index layout.
+// Tokens of the least page that holds whole chunks and, where there are index keys, whole pools and whole tiles of their layout.
 int64_t least_page(const Options& o, const weights::Config& c) {
+  if (c.attention_layers() == 0) return kChunkGrid;
   const int64_t tile = o.index_layout == IndexLayout::shuffled ? kIndexTile : 1;
   return std::lcm(kChunkGrid, std::max<int64_t>(c.index_kpool, 1) * tile);
 }

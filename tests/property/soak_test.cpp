@@ -50,9 +50,10 @@ void ask_for(Engine& engine, uint64_t seed, Clock::time_point end) {
   }
 }
 
-// WINNOW_SOAK_MINUTES of it, 30 without.
-TEST(Soak, DISABLED_NothingGrowsAndNothingSlows) {
-  const auto seconds = std::chrono::seconds(60 * from_environment("WINNOW_SOAK_MINUTES", 30));
+// WINNOW_SOAK_MINUTES of it.
+TEST(Soak, NothingGrowsAndNothingSlows) {
+  const auto seconds = std::chrono::seconds(60 * from_environment("WINNOW_SOAK_MINUTES", 0));
+  if (seconds.count() == 0) GTEST_SKIP() << "takes as long as WINNOW_SOAK_MINUTES says; ./dev nightly gives it 30";
   const std::unique_ptr<device::Device> device = device::make_cpu({});
   const weights::Config config = two_layers();
   models::Options mo;
@@ -74,7 +75,7 @@ TEST(Soak, DISABLED_NothingGrowsAndNothingSlows) {
     std::vector<double>& list = steps[std::bit_width(static_cast<uint64_t>(decode))];
     if (counts && prefill == 0 && list.size() < 100000) list.push_back(s);
   };
-  for (auto& [size, list] : steps) list.reserve(100000);
+  for (unsigned rows = 1; rows <= 12; ++rows) steps[std::bit_width(rows)].reserve(100000);  // before memory is looked at
   std::filesystem::remove_all(o.cache_dir);
   Engine engine(*device, model, o);
   const Clock::time_point start = Clock::now(), end = start + seconds;
