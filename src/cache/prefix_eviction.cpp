@@ -282,15 +282,15 @@ bool PrefixIndex::copy_to_disk(int32_t node, RecordKind kind) {
   std::vector<int32_t> missing;
   for (int32_t i = kind == RecordKind::page ? at(node).parent : node; i > 0 && !at(i).page.disk; i = at(i).parent) missing.push_back(i);
   std::ranges::reverse(missing);
-  return std::ranges::all_of(missing, [&](int32_t i) { return write_to_disk(i, RecordKind::page); }) && write_to_disk(node, kind);
+  ++at(node).pins;  // making room must take neither it nor, since they are before it, those
+  const bool written = std::ranges::all_of(missing, [&](int32_t i) { return write_to_disk(i, RecordKind::page); }) && write_to_disk(node, kind);
+  --at(node).pins;
+  return written;
 }
 
 bool PrefixIndex::write_to_disk(int32_t node, RecordKind kind) {
   if (by_key_.count(at(node).key) > 1) return false;  // two prefixes of one name cannot both have a file
-  ++at(node).pins;
-  const bool room = room_on_disk(kind);
-  --at(node).pins;
-  if (!room) return false;
+  if (!room_on_disk(kind)) return false;
   Node& n = at(node);
   const bool page = kind == RecordKind::page;
   if (n.parent != 0 && !at(n.parent).page.disk) return false;  // it had to make room
@@ -350,13 +350,13 @@ void PrefixIndex::save() {
   std::ranges::sort(ends, [&](int32_t a, int32_t b) { return at(a).base != at(b).base ? at(a).base > at(b).base : at(a).depth > at(b).depth; });
   int64_t left = lower_.disk->limit_bytes();  // what is older there gives way, but not to what is less useful than the last written
   for (int32_t end : ends) {
+    if (!at(end).snapshot.any()) continue;  // it made room for one before
     int64_t bytes = at(end).snapshot.disk ? 0 : lower_.mover.state_bytes;
     for (int32_t i = end; i > 0; i = at(i).parent) bytes += at(i).page.disk ? 0 : lower_.mover.page_bytes;
     left -= bytes + bytes / 8;  // headers
     if (left < 0) break;
     if (!at(end).snapshot.disk) copy_to_disk(end, RecordKind::snapshot);
     use(end);
-    if (at(end).tokens.empty()) break;
   }
   lower_.disk->flush();
 }

@@ -27,6 +27,7 @@
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "cache/disk_tier.h"
@@ -161,8 +162,11 @@ class PrefixIndex {
   };
   static constexpr int32_t kNone = -1;
 
-  Node& at(int32_t i) { return nodes_[static_cast<size_t>(i)]; }
-  const Node& at(int32_t i) const { return nodes_[static_cast<size_t>(i)]; }
+  Node& at(int32_t i) { return const_cast<Node&>(std::as_const(*this).at(i)); }
+  const Node& at(int32_t i) const {
+    check(i >= 0 && static_cast<size_t>(i) < nodes_.size(), "a node of the prefix index that is not there");
+    return nodes_[static_cast<size_t>(i)];
+  }
   PrefixKey key_of(int32_t parent, uint64_t salt, std::span<const int32_t> tokens) const;
   int32_t child(int32_t parent, uint64_t salt, std::span<const int32_t> tokens) const;
   std::span<const int32_t> page_of(std::span<const int32_t> tokens, int64_t page) const;
