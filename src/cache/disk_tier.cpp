@@ -1,5 +1,9 @@
 #include "cache/disk_tier.h"
 
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 
@@ -10,6 +14,7 @@ namespace {
 
 constexpr int64_t kPartBytes = 4 << 20;  // of a payload between two looks at the queue of reads
 constexpr size_t kMostTouches = 4096;    // that wait; the time of use is only a hint
+constexpr int kNice = 10;                // of the thread that reads and writes
 constexpr const char* kLockName = "lock";
 
 DiskFormat format_of(const DiskOptions& o) {
@@ -227,6 +232,10 @@ DiskTier::Counts DiskTier::counts() const {
 // --- the tier's thread ---------------------------------------------------------------------------------------------------------------------------
 
 void DiskTier::run() {
+  // A step waits for its slowest worker, so this thread must not take the processor from one each time that it wakes up.
+  const sched_param none{};
+  ::pthread_setschedparam(::pthread_self(), SCHED_BATCH, &none);
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
   std::unique_lock lock(mutex_);
   for (;;) {
     busy_ = false;
