@@ -12,15 +12,19 @@ TensorView in_pages(const device::Buffer& b, int64_t offset, DType type, int64_t
   return {b.data() + offset, type, 3, {pages, rows, width}, {stride, width, 1}};
 }
 
-// Packed views cut one after another from a buffer.
+constexpr std::byte kCanary{0xc5};
+
+// Packed views cut one after another from a buffer, each with a canary behind it.
 class Cutter {
  public:
-  explicit Cutter(const device::Buffer& b) : at_(b.data()), left_(b.bytes()) {}
+  Cutter(const device::Buffer& b, int64_t canary_bytes, std::vector<std::byte*>* canaries)
+      : at_(b.data()), left_(b.bytes()), canary_bytes_(canary_bytes), canaries_(canaries) {}
   TensorView operator()(DType type, std::initializer_list<int64_t> dims) {
     TensorView v(at_, type, dims);
-    left_ -= v.bytes();
+    left_ -= v.bytes() + canary_bytes_;
     check(left_ >= 0, "the views of the KV store exceed its memory");
-    at_ += v.bytes();
+    if (canary_bytes_ > 0) canaries_->push_back(at_ + v.bytes());
+    at_ += v.bytes() + canary_bytes_;
     return v;
   }
   bool done() const { return left_ == 0; }
@@ -28,26 +32,31 @@ class Cutter {
  private:
   std::byte* at_;
   int64_t left_;
+  const int64_t canary_bytes_;
+  std::vector<std::byte*>* const canaries_;
 };
 
 }  // namespace
 
-KvStore::KvStore(device::Device& device, const KvSpec& s, const KvLayout& l, const KvSizes& sizes)
-    : sizes_(sizes), page_bytes_(l.page_bytes), state_bytes_(l.state_bytes + l.ring_bytes) {
-  pages_ = device.allocate("pages", product({sizes.pages, l.page_bytes}));
-  states_ = device.allocate("states", product({sizes.states, l.state_bytes}));
-  rings_ = device.allocate("rings", product({sizes.states, l.ring_bytes}));
+KvStore::KvStore(device::Device& device, const KvSpec& s, const KvLayout& l, const KvSizes& sizes, int64_t canary_bytes)
+    : sizes_(sizes), page_bytes_(l.page_bytes), state_bytes_(l.state_bytes + l.ring_bytes), canary_bytes_(canary_bytes) {
+  const int64_t page_stride = l.page_bytes > 0 ? l.page_bytes + canary_bytes : 0;
+  pages_ = device.allocate("pages", product({sizes.pages, page_stride}));
+  states_ = device.allocate("states", sum({product({sizes.states, l.state_bytes}), s.kda_layers * canary_bytes}));
+  rings_ = device.allocate("rings", sum({product({sizes.states, l.ring_bytes}), (4 * s.kda_layers + s.attention_layers) * canary_bytes}));
+  if (page_stride > l.page_bytes)
+    for (int64_t i = 0; i < sizes.pages; ++i) canaries_.push_back(pages_.data() + i * page_stride + l.page_bytes);
 
   views_.page_tokens = l.page_tokens;
   for (const KvLayout::Part& p : l.parts) {
-    views_.latent.push_back(in_pages(pages_, p.latent, s.latent_type, l.page_bytes, sizes.pages, l.page_tokens, s.latent_dim));
+    views_.latent.push_back(in_pages(pages_, p.latent, s.latent_type, page_stride, sizes.pages, l.page_tokens, s.latent_dim));
     IndexPages index{.layout = s.index_layout};
-    index.keys = in_pages(pages_, p.keys, type_of(s.index_keys), l.page_bytes, sizes.pages, l.page_states, s.index_dim);
-    if (s.index_keys == IndexKeys::fp8) index.scales = in_pages(pages_, p.scales, DType::f32, l.page_bytes, sizes.pages, l.page_states, 0);
+    index.keys = in_pages(pages_, p.keys, type_of(s.index_keys), page_stride, sizes.pages, l.page_states, s.index_dim);
+    if (s.index_keys == IndexKeys::fp8) index.scales = in_pages(pages_, p.scales, DType::f32, page_stride, sizes.pages, l.page_states, 0);
     views_.index.push_back(index);
   }
 
-  Cutter state(states_), ring(rings_);
+  Cutter state(states_, canary_bytes, &canaries_), ring(rings_, canary_bytes, &canaries_);
   const int64_t n = sizes.states;
   for (int64_t layer = 0; layer < s.kda_layers; ++layer) {
     views_.state.push_back(state(DType::f32, {n, s.kda_heads, s.kda_key_dim, s.kda_value_dim}));
@@ -59,11 +68,19 @@ KvStore::KvStore(device::Device& device, const KvSpec& s, const KvLayout& l, con
   // Last, because its elements may be smaller than those before.
   for (int64_t layer = 0; layer < s.kda_layers; ++layer) views_.conv_ring.push_back(ring(s.conv_type, {n, l.conv_rows, s.conv_channels}));
   check(state.done() && ring.done(), "the views of the KV store do not use all of its memory");
+  for (std::byte* c : canaries_) std::fill_n(c, canary_bytes_, kCanary);
+}
+
+void KvStore::check_canaries() const {
+  for (size_t i = 0; i < canaries_.size(); ++i)
+    if (!std::all_of(canaries_[i], canaries_[i] + canary_bytes_, [](std::byte b) { return b == kCanary; }))
+      check(false, page_bytes_ > 0 && static_cast<int64_t>(i) < sizes_.pages ? "somebody wrote beyond the end of a page"
+                                                                             : "somebody wrote beyond the end of a layer's states or rings");
 }
 
 std::span<std::byte> KvStore::place(PageId page) const {
   check(page.value >= 0 && page.value < sizes_.pages, "a page out of range");
-  return {pages_.data() + page.value * page_bytes_, static_cast<size_t>(page_bytes_)};
+  return {pages_.data() + page.value * (page_bytes_ > 0 ? page_bytes_ + canary_bytes_ : 0), static_cast<size_t>(page_bytes_)};
 }
 
 // f(bytes of one view's record) in a fixed order.

@@ -125,7 +125,7 @@ TEST(KvStore, NoTwoElementsShareAByteAndNoneLiesOutside) {
       auto device = device::make_cpu({.threads = 1, .backend = device::Backend::ref});
       const KvSpec spec = odd(keys);
       const KvLayout layout(spec, page_tokens);
-      const KvStore store(*device, spec, layout, {.pages = 3, .states = 2});
+      const KvStore store(*device, spec, layout, {.pages = 3, .states = 2}, 0);
       const KvViews& v = store.views();
       ASSERT_EQ(v.page_tokens, page_tokens);
       ASSERT_EQ(v.latent.size(), 2u);
@@ -202,10 +202,34 @@ TEST(KvStore, ScalesFollowTheKeysOfTheirPage) {
   KvSpec spec = published();
   spec.kda_layers = 0;
   spec.attention_layers = 2;
-  const KvStore store(*device, spec, KvLayout(spec, 128), {.pages = 3, .states = 1});
+  const KvStore store(*device, spec, KvLayout(spec, 128), {.pages = 3, .states = 1}, 0);
   const IndexPages& p = store.views().index[1];
   const std::byte* page = p.keys.data + 2 * p.keys.stride[0];
   EXPECT_EQ(p.scales.data + 2 * p.scales.stride[0] * 4, page + 32 * 128);
+}
+
+TEST(KvStoreDeathTest, ACanaryTellsOfAWriteBeyondARecord) {
+  auto device = device::make_cpu({.threads = 1, .backend = device::Backend::ref});
+  const KvSpec spec = odd(IndexKeys::fp8);
+  const KvLayout layout(spec, 64);
+  KvStore store(*device, spec, layout, {.pages = 3, .states = 2}, 64);
+  store.check_canaries();
+  const std::vector<std::byte> page(static_cast<size_t>(store.page_bytes())), state(static_cast<size_t>(store.state_bytes()));
+  for (int i = 0; i < 3; ++i) store.write(PageId(i), page);  // all of a record is the owner's
+  for (int i = 0; i < 2; ++i) store.write(StateId(i), state);
+  store.check_canaries();
+  const auto one_behind = [](const TensorView& last) { return last.data + last.shape[0] * last.stride[0] * (bits_of(last.dtype) / 8); };
+  const KvViews& v = store.views();
+  for (const auto& views : {v.state, v.ring_k, v.ring_u, v.ring_g, v.pool_ring, v.conv_ring})
+    for (const TensorView& t : views) {
+      std::byte& b = *one_behind(t);
+      const std::byte was = std::exchange(b, std::byte{0});
+      EXPECT_DEATH(store.check_canaries(), "beyond the end of a layer's states or rings");
+      b = was;
+    }
+  std::byte& b = *(v.latent[0].data + layout.page_bytes);
+  b = std::byte{0};
+  EXPECT_DEATH(store.check_canaries(), "beyond the end of a page");
 }
 
 TEST(KvStore, AModelWithoutAttentionLayersNeedsNoPageMemory) {
