@@ -96,14 +96,15 @@ KvLayout::KvLayout(const KvSpec& s, int64_t tokens) : page_tokens(tokens) {
 KvSizes sizes_for(const KvLayout& layout, int64_t sequences, int64_t max_context, const KvBudget& budget) {
   constexpr double kGb = 1e-9;
   const int64_t one = layout.record_bytes();
-  const int64_t state_bytes = product({sequences, one});
-  const int64_t wanted = product({sequences, pages_for(max_context, layout.page_tokens)});
+  const int64_t state_bytes = product({sequences, one}), context = pages_for(max_context, layout.page_tokens);
+  const int64_t wanted = product({sequences, context});
   const int64_t left = budget.device_bytes - state_bytes;
-  // Behind the running sequences' own records come one more for each, at its last page end, and snapshots for later prompts.
-  const int64_t kept_bytes = budget.snapshot_bytes >= 0 ? std::min(budget.snapshot_bytes, left) : left / 4;
-  const int64_t most = sequences + (budget.snapshot_bytes >= 0 ? kept_bytes / std::max<int64_t>(one, 1) : kMostSnapshots);
-  const int64_t more = one > 0 ? std::clamp<int64_t>(kept_bytes / one, 0, most) : most;
-  const int64_t rest = left - more * one;
+  const auto records = [&](int64_t bytes) { return one > 0 ? std::max<int64_t>(bytes, 0) / one : sequences + kMostSnapshots; };
+  const bool given = budget.snapshot_bytes >= 0;
+  const int64_t kept = given ? records(std::min(budget.snapshot_bytes, left)) : 0;
+  const int64_t page_ends = std::min(sequences, records((left - kept * one) / (given ? 4 : 8)));
+  const int64_t snapshots = given ? kept : std::min(kMostSnapshots, records(left / 4) - page_ends);
+  const int64_t rest = left - (page_ends + snapshots) * one;
   const int64_t pages = layout.page_bytes > 0 ? std::min(wanted, rest / layout.page_bytes) : wanted;
   if (left < 0 || pages < 1)
     throw error(
@@ -111,9 +112,10 @@ KvSizes sizes_for(const KvLayout& layout, int64_t sequences, int64_t max_context
         "lower the number of sequences or give the cache more memory",
         static_cast<double>(budget.device_bytes) * kGb, sequences, static_cast<double>(state_bytes) * kGb,
         static_cast<double>(layout.page_bytes) * kGb);
-  KvSizes sizes{.pages = pages, .states = sequences + more};
+  KvSizes sizes{.pages = pages, .states = sequences + page_ends + snapshots, .page_ends = page_ends};
   if (budget.host_bytes < one + layout.page_bytes) return sizes;
-  sizes.host_states = one > 0 ? std::max<int64_t>(budget.host_bytes / 4 / one, 1) : sizes.states;
+  const int64_t full = budget.host_bytes / std::max<int64_t>(sum({one, product({context, layout.page_bytes})}), 1);
+  sizes.host_states = one > 0 ? std::max<int64_t>({budget.host_bytes / 4 / one, full, 1}) : sizes.states;
   sizes.host_pages = layout.page_bytes > 0 ? (budget.host_bytes - sizes.host_states * one) / layout.page_bytes : sizes.pages;
   return sizes;
 }

@@ -44,18 +44,20 @@ struct KvLayout {
 
 // How many records are kept.
 struct KvSizes {
-  int64_t pages = 0, states = 0;
+  int64_t pages = 0, states = 0;            // states: of running sequences, of their page ends, and snapshots
+  int64_t page_ends = 0;                    // of the states, those for the last page end of a running sequence
   int64_t host_pages = 0, host_states = 0;  // outside the device (host_store.h)
 };
 
 struct KvBudget {
   int64_t device_bytes = 0;
-  int64_t snapshot_bytes = -1;  // of states that are kept beyond those of running sequences; -1: a quarter of what the budget leaves
+  int64_t snapshot_bytes = -1;  // of states that are kept beyond those of running sequences; -1: what page ends leave of a quarter of the rest
   int64_t host_bytes = 0;
 };
 
-// States for `sequences` running at once, more of them to be kept, and as many pages as the budget then holds, up to full
-// contexts of all sequences. Of the host's memory a quarter goes to states, at least one, or none of it is used.
+// States for `sequences` running at once, one more for the last page end of each, snapshots for later prompts, and as many pages
+// as the budget then holds, up to full contexts of all sequences. Where memory is short page ends are fewer: a missed one costs
+// a later prompt, not this one. Of the host's memory a quarter goes to states, at least enough for each full context that it holds.
 // Throws Error with the numbers if not even one page is left.
 KvSizes sizes_for(const KvLayout& layout, int64_t sequences, int64_t max_context, const KvBudget& budget);
 

@@ -147,7 +147,7 @@ void add_memory_flags(CLI::App& verb, ModelFlags& f) {
       ->group(kMemoryGroup);
   verb.add_option("--host-memory", f.host_memory,
                   "for requests that had to make way for others and for kept prefixes that the device has no room for; 0: none, and a request then "
-                  "waits until its longest answer fits [one full context, at most an eighth of the caches]")
+                  "waits until its longest answer fits [full contexts of half of the requests that run at once, at most an eighth of the caches]")
       ->type_name("BYTES")
       ->group(kMemoryGroup);
   verb.add_option("--snapshot-memory", f.snapshot_memory,

@@ -73,6 +73,9 @@ MemoryPlan memory_plan(const device::Device& device, const cache::KvLayout& layo
   p.lines.push_back(
       {"states", product({n, layout.state_bytes}), fmt::format("{} request{} at once, {} each", n, n == 1 ? "" : "s", text(layout.state_bytes))});
   p.lines.push_back({"rings", product({n, layout.ring_bytes}), fmt::format("{} a request", text(layout.ring_bytes))});
+  if (sizes.page_ends > 0)
+    p.lines.push_back({"page ends", product({sizes.page_ends, layout.record_bytes()}),
+                       fmt::format("{} of {}, where the next turn of a running request can begin", sizes.page_ends, text(layout.record_bytes()))});
   p.lines.push_back({"snapshots", product({p.snapshots(), layout.record_bytes()}),
                      fmt::format("{} of {}, where later prompts can begin", p.snapshots(), text(layout.record_bytes()))});
   if (sizes.host_states > 0)

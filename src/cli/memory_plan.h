@@ -27,7 +27,7 @@ struct MemoryPlan {
   // What is left, or lacking if negative. What is read in place is part of --memory, but takes nothing of what is free.
   int64_t remaining_bytes() const;
   int64_t tokens() const { return sizes.pages * page_tokens; }
-  int64_t snapshots() const { return sizes.states - max_sequences; }
+  int64_t snapshots() const { return sizes.states - max_sequences - sizes.page_ends; }
   int64_t bytes_per_token() const { return page_bytes / page_tokens; }
 };
 

@@ -138,10 +138,11 @@ int plan(const PlanFlags& f) {
   const Result<MemoryPlan> planned = s.plan(batch, context);
   const MemoryPlan shown = planned ? *planned : s.whole(batch, context);
   const int64_t missing = -shown.remaining_bytes();
-  const std::string lacking = planned       ? ""
-                              : missing > 0 ? fmt::format("{} are lacking", bytes_text(static_cast<double>(missing)))
-                                            : planned.error().what();
   const MemoryPlan least = s.whole(1, shown.page_tokens);
+  const bool hopeless = shown.memory_given && !s.plan(1, shown.page_tokens), by_flags = hopeless && least.remaining_bytes() >= 0;
+  const std::string lacking = planned                    ? ""
+                              : missing > 0 && !by_flags ? fmt::format("{} are lacking", bytes_text(static_cast<double>(missing)))
+                                                         : planned.error().what();
   const Table t = table_of(s, asked);
   if (f.json) {
     print_json(s, shown, lacking, least, t);
@@ -154,7 +155,6 @@ int plan(const PlanFlags& f) {
           lacking, bytes_text(static_cast<double>(least.total_bytes())));
     print_table(t);
   }
-  const bool hopeless = shown.memory_given && least.remaining_bytes() < 0;
   return hopeless ? static_cast<int>(Failure::cannot_run) : 0;
 }
 
@@ -171,7 +171,7 @@ Run add_plan(CLI::App& program) {
   verb->add_flag("--json", flags->json, "One JSON object instead of a table");
   verb->footer(
       "Nothing is allocated and no weights are read, so it also runs where the model does not fit. With the same flags, serve has this plan.\n"
-      "Exit code 3 if --memory is given and holds not even one request of one page; else 0.\n\n"
+      "Exit code 3 if --memory is given and holds, beside what other flags take of it, not even one request of one page; else 0.\n\n"
       "  winnow plan\n"
       "  winnow plan MODEL --memory 64GB --max-batch 8 --max-context 65536\n"
       "  winnow plan --shape glm-5.3-flash --layers 45 --memory 1TB   without a download");

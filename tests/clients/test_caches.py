@@ -319,6 +319,9 @@ def test_plan_of_what_does_not_fit(winnow):
     assert plan["kinds"]["weights"] > 3e11 and (plan["fits"] or "lacking" in plan)
     r = winnow("plan", "--shape", "glm-5.3-flash", "--layers", "45", "--memory", "100GB")
     assert r.returncode == 3 and "lacking" in r.stdout and "does not fit" in r.stdout and r.stderr == ""
+    r = winnow("plan", "--memory", "60MB", "--host-memory", "50MB")  # the weights would fit without the second
+    assert r.returncode == 3 and "--host-memory" in r.stdout and "does not fit" in r.stdout, r.stdout
+    assert winnow("plan", "--memory", "60MB").returncode == 0
     r = winnow("plan", "--shape", "glm-5.3-flash", "--layers", "45", "--memory", "1TB", "--max-context", "65536", "--max-batch", "4")
     assert r.returncode == 0 and "remains" in r.stdout and re.search(r"^ +64k.*yes", r.stdout, re.M), r.stdout
 
