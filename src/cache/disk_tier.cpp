@@ -21,7 +21,20 @@ DiskFormat format_of(const DiskOptions& o) {
   return {.page_bytes = o.page_bytes, .snapshot_bytes = o.snapshot_bytes, .page_tokens = o.page_tokens, .fingerprint = o.fingerprint};
 }
 
+int lock_folder(const DiskFiles& files, const std::string& folder) {
+  if (const int e = files.make_folder(folder))
+    throw error("--cache-dir: {} cannot be made: {}; name a folder whose parent is there and may be written", folder, describe_file_error(e));
+  int held = -1;
+  if (const int e = files.lock(folder + "/" + kLockName, &held)) {
+    if (e == EWOULDBLOCK) throw error("--cache-dir: {} is in use by another winnow; give each process a folder of its own", folder);
+    throw error("--cache-dir: {} cannot be used: {}; name a folder that winnow may read and write", folder, describe_file_error(e));
+  }
+  return held;
+}
+
 }  // namespace
+
+void check_folder(const DiskFiles& files, const std::string& folder) { files.close(lock_folder(files, folder)); }
 
 DiskTier::DiskTier(const DiskOptions& options, DiskFiles files, std::function<void()> on_done)
     : folder_(options.folder),
@@ -35,12 +48,7 @@ DiskTier::DiskTier(const DiskOptions& options, DiskFiles files, std::function<vo
   const int64_t least = format_.file_bytes(RecordKind::page) + format_.file_bytes(RecordKind::snapshot);
   if (limit_bytes_ < least)
     throw error("--cache-dir: its limit of {} bytes does not hold one page and one snapshot, {} bytes; raise the limit", limit_bytes_, least);
-  if (const int e = files_.make_folder(folder_))
-    throw error("--cache-dir: {} cannot be made: {}; name a folder whose parent is there and may be written", folder_, describe_file_error(e));
-  if (const int e = files_.lock(folder_ + "/" + kLockName, &lock_)) {
-    if (e == EWOULDBLOCK) throw error("--cache-dir: {} is in use by another winnow; give each process a folder of its own", folder_);
-    throw error("--cache-dir: {} cannot be used: {}; name a folder that winnow may read and write", folder_, describe_file_error(e));
-  }
+  lock_ = lock_folder(files_, folder_);
   DiskScan scan;
   try {
     scan = scan_folder(files_, folder_, format_, limit_bytes_);

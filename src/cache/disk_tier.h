@@ -39,6 +39,9 @@ struct DiskOptions {
   PrefixKey fingerprint;    // of all that must be equal for a payload to mean the same
 };
 
+// Throws the Error that a DiskTier on this folder would throw because the folder cannot be used, or is in use.
+void check_folder(const DiskFiles& files, const std::string& folder);
+
 class DiskTier {
  public:
   // Makes, locks and scans the folder. Throws Error naming --cache-dir if it cannot be used, if another process uses it, or if the limit

@@ -342,7 +342,7 @@ bool PrefixIndex::room_on_disk(RecordKind kind) {
   return true;
 }
 
-void PrefixIndex::save() {
+void PrefixIndex::save(const std::function<bool()>& go_on) {
   if (!lower_.disk) return;
   std::vector<int32_t> ends;
   for (size_t i = 1; i < nodes_.size(); ++i)
@@ -354,7 +354,7 @@ void PrefixIndex::save() {
     int64_t bytes = at(end).snapshot.disk ? 0 : lower_.mover.state_bytes;
     for (int32_t i = end; i > 0; i = at(i).parent) bytes += at(i).page.disk ? 0 : lower_.mover.page_bytes;
     left -= bytes + bytes / 8;  // headers
-    if (left < 0) break;
+    if (left < 0 || !go_on()) break;
     if (!at(end).snapshot.disk) copy_to_disk(end, RecordKind::snapshot);
     use(end);
   }

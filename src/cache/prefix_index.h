@@ -23,6 +23,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <set>
 #include <span>
 #include <unordered_map>
@@ -113,8 +114,8 @@ class PrefixIndex {
   // The same for records of the host store, whose other holders are preempted sequences: what is pinned goes too, and its
   // restore fails.
   bool free_host(int64_t pages, int64_t states);
-  // Copies what is not on disk yet there, the most useful first, as far as it has room.
-  void save();
+  // Copies what is not on disk yet there, the most useful first, as far as it has room and go_on says so before each.
+  void save(const std::function<bool()>& go_on);
   // Takes over what earlier runs left on disk.
   void adopt(std::vector<DiskRecord> found);
   void clear();  // disk excepted

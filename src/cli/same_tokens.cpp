@@ -38,6 +38,15 @@ Outcome serve(engine::SameTokens& harness, const SameTokensFlags& f) {
   return o;
 }
 
+// What has to be at work for agreement to mean something; nullptr: all of it was.
+const char* missing(const engine::Exercise& e) {
+  if (e.hits == 0) return "nothing was taken over from earlier requests";
+  if (e.preemptions == 0) return "nobody was preempted";
+  if (e.host_hits + e.disk_hits == 0) return "nothing came from a lower tier";
+  if (e.divergences == 0) return "no snapshot was taken where prompts part";
+  return nullptr;
+}
+
 }  // namespace
 
 int same_tokens(const ModelFlags& flags, const SameTokensFlags& f) {
@@ -53,11 +62,17 @@ int same_tokens(const ModelFlags& flags, const SameTokensFlags& f) {
   fmt::print(
       "{}, profile {}, {}\n"
       "{} requests in {} workloads: {} cancelled, {} preempted, {} engines restarted on the folder of the one before,\n"
+      "{} operations on files failed,\n"
       "{} began with something cached, {} of them from the host and {} from disk; {} snapshots where prompts part\n",
-      name, models::name_of(o.profile), device->description(), e.requests, done.workloads, e.cancelled, e.preemptions, e.restarts, e.hits,
-      e.host_hits, e.disk_hits, e.divergences);
-  fmt::print("{}\n", done.wrong.empty() ? "every token and every bit of every logit is that of the request alone" : done.wrong);
-  return done.wrong.empty() ? 0 : static_cast<int>(Failure::work);
+      name, models::name_of(o.profile), device->description(), e.requests, done.workloads, e.cancelled, e.preemptions, e.restarts, e.file_faults,
+      e.hits, e.host_hits, e.disk_hits, e.divergences);
+  if (!done.wrong.empty()) {
+    fmt::print("{}\n", done.wrong);
+    return static_cast<int>(Failure::work);
+  }
+  fmt::print("every token and every bit of every logit is that of the request alone\n");
+  if (const char* idle = missing(e)) throw error("--same-tokens: {}, so this proves little; raise --requests or --workloads", idle);
+  return 0;
 }
 
 }  // namespace winnow::cli

@@ -41,6 +41,12 @@ int serve(ServeFlags f) {
   fmt::print("winnow: serving {} at {}\n", services.facts.name, server.url());
   std::fflush(stdout);
   server.run();
+  if (!f.model.cache_dir.empty()) {
+    server.release_signals();
+    fmt::print("winnow: writing what --cache-dir lacks, at most half a minute; another signal leaves it unwritten\n");
+    std::fflush(stdout);
+    session.stop();
+  }
   fmt::print("winnow: stopped\n");
   return 0;
 }

@@ -86,7 +86,8 @@ Session::Session(const ModelFlags& flags) : flags_(flags), folder_(model_folder(
 void Session::start() {
   engine::EngineOptions e = engine_options_;
   const auto start = std::chrono::steady_clock::now();
-  if (e.memory_bytes > 0) plan_memory({.checkpoint = &checkpoint_}, device_options(flags_), options_, e).or_throw();  // before minutes of loading
+  if (!e.cache_dir.empty()) cache::check_folder(cache::real_files(), e.cache_dir);  // these two before minutes of loading
+  if (e.memory_bytes > 0) plan_memory({.checkpoint = &checkpoint_}, device_options(flags_), options_, e).or_throw();
   {
     ProgressBar bar("loading " + name(), ProgressBar::Unit::bytes);
     model_ = std::make_unique<models::Glm5Next>(*device_, checkpoint_, options_, [&](int64_t done, int64_t total) { bar.update(done, total); });
@@ -102,10 +103,12 @@ void Session::start() {
   const MemoryPlan plan = memory_plan(*device_, engine_->layout(), engine_->sizes(), e);
   int64_t allocated = engine::disk_buffer_bytes(engine_->layout(), e);
   for (const device::PlanLine& line : device_->plan()) allocated += line.bytes;
-  check(plan.total_bytes() == allocated, "the memory plan and what was allocated differ");
+  check(plan.total_bytes() + engine_->canary_bytes() == allocated, "the memory plan and what was allocated differ");
   for (const std::string& line : text_of(plan)) spdlog::info("memory: {}", line);
   spdlog::info("{} is ready after {:.2f} s: profile {}, context {}", name(), load_s_, models::name_of(options_.profile), options_.max_context);
 }
+
+void Session::stop() { engine_.reset(); }
 
 std::string Session::name() const {
   std::error_code ignored;

@@ -75,19 +75,21 @@ int64_t disk_buffer_bytes(const cache::KvLayout& layout, const EngineOptions& o)
 cache::KvSizes plan_kv(const cache::KvLayout& layout, const EngineOptions& o, const device::Device& device) {
   const int64_t all = budget_of(o, device) - disk_buffer_bytes(layout, o),
                 one = cache::sum({layout.record_bytes(), cache::product({pages_for(o.max_context, layout.page_tokens), layout.page_bytes})});
-  const int64_t host = o.host_bytes >= 0 ? o.host_bytes : std::min(one, all / 8), least = layout.record_bytes() + layout.page_bytes;
+  const int64_t host = o.host_bytes >= 0 ? o.host_bytes : std::min(cache::product({std::max<int64_t>(o.max_sequences / 2, 1), one}), all / 8),
+                least = layout.record_bytes() + layout.page_bytes;
   constexpr double kGb = 1e-9;
   if (o.host_bytes > 0 && o.host_bytes < least)
-    throw error("host memory of {:.6f} GB holds no preempted request, which takes {:.6f} GB at least; give more, or 0 for none",
+    throw error("--host-memory: {:.6f} GB hold no preempted request, which takes {:.6f} GB at least; give more, or 0 for none",
                 static_cast<double>(host) * kGb, static_cast<double>(least) * kGb);
   if (o.kv_bytes == 0 && host >= all)
-    throw error("host memory of {:.3f} GB leaves nothing of the {:.3f} GB that there are for the KV cache; give it less, or more in all",
+    throw error("--host-memory: {:.3f} GB leave nothing of the {:.3f} GB that there are for the KV cache; give it less, or more --memory",
                 static_cast<double>(host) * kGb, static_cast<double>(all) * kGb);
   cache::KvSizes sizes =
       cache::sizes_for(layout, o.max_sequences, o.max_context,
                        {.device_bytes = o.kv_bytes > 0 ? o.kv_bytes : all - host, .snapshot_bytes = o.snapshot_bytes, .host_bytes = host});
   if (o.kv_pages > 0) sizes.pages = std::min(sizes.pages, o.kv_pages);
   if (o.kv_states > 0) sizes.states = std::clamp(o.kv_states, o.max_sequences, sizes.states);
+  sizes.page_ends = std::min(sizes.page_ends, sizes.states - o.max_sequences);
   return sizes;
 }
 
@@ -106,7 +108,11 @@ struct Engine::Impl {
               .read_state = [this](StateId id, std::span<std::byte> to) { store.read(id, to); },
               .write_state = [this](StateId id, std::span<const std::byte> from) { store.write(id, from); }} {
     make_lower_tiers(device, o);
-    loop = std::make_unique<Loop>(Runner{.forward = [&model, this](const models::Batch& b) { model.forward(b, store.views()); },
+    loop = std::make_unique<Loop>(Runner{.forward =
+                                             [&model, this](const models::Batch& b) {
+                                               model.forward(b, store.views());
+                                               store.check_canaries();
+                                             },
                                          .logits = [&model] { return model.logits(); },
                                          .bad_rows = [&model] { return model.bad_rows(); },
                                          .folded_after = [&model](const models::SequenceRows& r) { return model.folded_after(r); },
@@ -140,7 +146,7 @@ struct Engine::Impl {
                                     .page_tokens = layout.page_tokens,
                                     .queue_bytes = queue_bytes(layout),
                                     .fingerprint = seed},
-                 cache::real_files(), [inbox = inbox] { inbox->nudge(); });
+                 o.disk_files, [inbox = inbox] { inbox->nudge(); });
     notice = disk->notice();
   }
 
@@ -185,6 +191,7 @@ Pulse Engine::pulse(std::chrono::steady_clock::time_point since) { return impl_-
 Totals Engine::totals() const { return impl_->inbox->totals(); }
 const RequestLimits& Engine::limits() const { return impl_->limits; }
 const cache::KvLayout& Engine::layout() const { return impl_->layout; }
+int64_t Engine::canary_bytes() const { return impl_->store.canary_bytes(); }
 const cache::KvSizes& Engine::sizes() const { return impl_->sizes; }
 const std::string& Engine::notice() const { return impl_->notice; }
 

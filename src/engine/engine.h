@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "cache/disk_files.h"
 #include "cache/kv_layout.h"
 #include "engine/request.h"
 #include "engine/reuse.h"
@@ -27,9 +28,10 @@ struct EngineOptions {
   int64_t kv_bytes = 0;                 // budget of pages and states; 0: enough for max_sequences full contexts, within memory_bytes
   int64_t kv_pages = 0, kv_states = 0;  // at most so many, for tests of pools that run short; 0: as the budget says
   int64_t snapshot_bytes = -1;          // of the budget, for states kept for later prompts; -1: a quarter of what running ones leave
-  int64_t host_bytes = -1;              // for preempted sequences and what leaves the device; -1: one full context, at most an eighth of the budget
+  int64_t host_bytes = -1;              // for preempted sequences and what leaves the device; -1: full contexts of half of them, at most an eighth
   std::string cache_dir;                // where pages and snapshots outlive the process; empty: nowhere
   int64_t cache_dir_bytes = int64_t{16} << 30;
+  cache::DiskFiles disk_files = cache::real_files();  // tests put faults in between
   std::string model_identity;  // of the weights, for cache_dir: records of another are never used
   Reuse reuse = Reuse::computed;
   int64_t snapshot_interval = 0;  // tokens, a multiple of the page size: more snapshots along prompts (reuse.h); 0: none
@@ -62,6 +64,7 @@ class Engine {
   const RequestLimits& limits() const;
   const cache::KvLayout& layout() const;
   const cache::KvSizes& sizes() const;
+  int64_t canary_bytes() const;        // of debug builds, beyond the plan
   const std::string& notice() const;  // a line about what in cache_dir is not used; empty: nothing
 
  private:

@@ -21,6 +21,7 @@ Timings timings_of(const Sequence& s, Clock::time_point now) {
           .cached = s.cached};
 }
 
+constexpr std::chrono::seconds kToSave{30};                                                 // at a stop; what is left then is lost, as behind a crash
 constexpr int64_t kRestoredAtOnce = 64 << 20;                                               // bytes a step, from the host to the device
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24), kUntilNextLook{20};  // at deadlines
 
@@ -168,7 +169,8 @@ void Loop::end_all(FinishReason reason, const std::string& why) {
   Inbox::Mail late;
   inbox_->close(why, &late);
   std::vector<std::unique_ptr<Sequence>> left = scheduler_.remove_all();
-  if (reason != FinishReason::error) scheduler_.reuse().index().save();
+  const Clock::time_point until = Clock::now() + kToSave;
+  if (reason != FinishReason::error) scheduler_.reuse().index().save([&] { return Clock::now() < until; });
   for (auto* mail : {&mail_, &late})  // mail_ holds something if taking it in was what failed
     for (auto& s : mail->submitted)
       if (s) left.push_back(std::move(s));

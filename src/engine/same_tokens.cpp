@@ -1,9 +1,11 @@
 #include "engine/same_tokens.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <random>
 
 namespace winnow::engine {
@@ -49,6 +51,42 @@ Tokens next_prompt(Dice& dice, const std::vector<Question>& before, const std::v
   if (static_cast<int64_t>(prompt.size()) > longest) prompt.resize(static_cast<size_t>(longest));
   return prompt;
 }
+
+// Files of which operations fail. What a process that is killed leaves is what files that all fail from then on leave.
+class Faults {
+ public:
+  Faults(uint64_t seed, int64_t one_in, int64_t killed_at) : dice_(seed), one_in_(one_in), killed_at_(killed_at) {}
+  int64_t count() {
+    const std::lock_guard lock(mutex_);
+    return count_;
+  }
+  cache::DiskFiles over(cache::DiskFiles f) {
+    const cache::DiskFiles real = f;
+    using Path = cache::DiskFiles::Path;
+    f.create = [=, this](Path name, int* file) { return fails() ? EACCES : real.create(name, file); };
+    f.append = [=, this](int file, std::span<const std::byte> bytes) {
+      if (!fails()) return real.append(file, bytes);
+      real.append(file, bytes.first(bytes.size() / 2));
+      return ENOSPC;
+    };
+    f.rename = [=, this](Path from, Path to) { return fails() ? EIO : real.rename(from, to); };
+    f.remove = [=, this](Path name) { return fails() ? EIO : real.remove(name); };
+    f.read = [=, this](Path name, std::span<const std::span<std::byte>> parts) { return fails() ? EIO : real.read(name, parts); };
+    return f;
+  }
+
+ private:
+  bool fails() {
+    const std::lock_guard lock(mutex_);
+    const bool now = (killed_at_ > 0 && ++done_ >= killed_at_) || (one_in_ > 0 && dice_.one_in(one_in_));
+    count_ += now;
+    return now;
+  }
+  std::mutex mutex_;  // the tier's thread and the one that opens the folder
+  Dice dice_;
+  const int64_t one_in_, killed_at_;
+  int64_t done_ = 0, count_ = 0;
+};
 
 struct Read {
   Tokens tokens;
@@ -121,6 +159,7 @@ std::vector<Phase> draw_phases(Dice& dice, const WorkloadOptions& o, const model
     if (!o.folder.empty() && i > 0) {
       e.cache_dir = o.folder;
       e.cache_dir_bytes = std::max(one * dice.from(4, 40), int64_t{1} << 20);
+      if (i == 2) (dice.one_in(2) ? p.file_faults : p.killed_at) = dice.from(10, 60);
     }
     e.model_identity = "same tokens";
     e.reuse = exact && !dice.one_in(3) ? Reuse::computed : Reuse::prefilled;
@@ -144,6 +183,7 @@ Exercise& Exercise::operator+=(const Exercise& o) {
   host_hits += o.host_hits;
   disk_hits += o.disk_hits;
   restarts += o.restarts;
+  file_faults += o.file_faults;
   return *this;
 }
 
@@ -176,7 +216,7 @@ Workload SameTokens::draw(const WorkloadOptions& o) {
     if (!r.error.empty()) throw error("alone, request {} ended with an error: {}", i, r.error);
     q.tokens = std::move(r.tokens);
     q.logits = std::move(r.logits);
-    if (dice.one_in(12)) q.cancel_after = dice.from(0, o.max_output);
+    if (dice.one_in(8)) q.cancel_after = dice.from(0, o.max_output);
     w.questions.push_back(std::move(q));
   }
   return w;
@@ -185,7 +225,10 @@ Workload SameTokens::draw(const WorkloadOptions& o) {
 std::string SameTokens::serve_phase(const Phase& phase, const std::vector<Question>& all, size_t first, size_t count, Exercise* exercise) {
   std::string wrong;
   const auto questions = std::span(all).subspan(first, count);
-  Engine engine(device_, model_, phase.options);
+  Faults faults(static_cast<uint64_t>(phase.file_faults + phase.killed_at), phase.file_faults, phase.killed_at);
+  EngineOptions options = phase.options;
+  options.disk_files = faults.over(std::move(options.disk_files));
+  Engine engine(device_, model_, options);
   for (size_t i = 0; i < questions.size() && wrong.empty(); i += static_cast<size_t>(phase.together)) {
     const auto some = questions.subspan(i, std::min(static_cast<size_t>(phase.together), questions.size() - i));
     std::vector<Stream> streams;
@@ -208,6 +251,7 @@ std::string SameTokens::serve_phase(const Phase& phase, const std::vector<Questi
   exercise->preemptions += t.preemptions;
   exercise->host_hits += t.prefix.hits_in[static_cast<size_t>(cache::Tier::host)];
   exercise->disk_hits += t.prefix.hits_in[static_cast<size_t>(cache::Tier::disk)];
+  exercise->file_faults += faults.count();
   return wrong;
 }
 
@@ -260,8 +304,10 @@ std::string describe(const Workload& w) {
     const EngineOptions& e = p.options;
     text += fmt::format("engine: {} rows, {} sequences, grid {}, {} pages, {} states, host {} bytes, {}, reuse {}, snapshots every {}, {} together\n",
                         e.max_batched_tokens, e.max_sequences, e.chunk_grid, e.kv_pages, e.kv_states, e.host_bytes,
-                        e.cache_dir.empty() ? "no disk" : fmt::format("disk {} bytes", e.cache_dir_bytes), name_of(e.reuse), e.snapshot_interval,
-                        p.together);
+                        e.cache_dir.empty()
+                            ? "no disk"
+                            : fmt::format("disk {} bytes (one operation in {} fails, killed at {})", e.cache_dir_bytes, p.file_faults, p.killed_at),
+                        name_of(e.reuse), e.snapshot_interval, p.together);
     for (int64_t n = 0; n < p.questions && i < w.questions.size(); ++n, ++i) {
       const Question& q = w.questions[i];
       text += fmt::format("  {} tokens in, {} out, priority {}, salt {}, temperature {}, seed {}{}: {}\n", q.request.prompt.size(),

@@ -1,5 +1,5 @@
 // Promise 1 as something to run (winnow bench --same-tokens): a random workload of conversations that go on, part and share
-// what they began with, served by engines whose pools, batches, chunks and tiers are drawn at random, against the same requests run
+// what they began with, served by engines whose pools, batches, chunks, tiers and failures of the disk are drawn at random, against the same requests run
 // alone, one after the other, on an engine that keeps nothing. Every token and every bit of every logit has to agree.
 //
 // In profile exact prompts are cut anywhere and rows that decode made are reused; in fast prompts are cut on the grid and
@@ -33,6 +33,9 @@ struct Question {
 struct Phase {
   EngineOptions options;
   int64_t questions = 0, together = 1;
+  // Of operations on files: one in so many fails, half of them half done, and from this one on all do, as if the process had been
+  // killed there. 0: none.
+  int64_t file_faults = 0, killed_at = 0;
 };
 
 struct Workload {
@@ -42,7 +45,7 @@ struct Workload {
 
 // How much of what could go wrong was at work.
 struct Exercise {
-  int64_t requests = 0, cancelled = 0, hits = 0, divergences = 0, preemptions = 0, host_hits = 0, disk_hits = 0, restarts = 0;
+  int64_t requests = 0, cancelled = 0, hits = 0, divergences = 0, preemptions = 0, host_hits = 0, disk_hits = 0, restarts = 0, file_faults = 0;
   Exercise& operator+=(const Exercise& o);
 };
 

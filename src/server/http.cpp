@@ -571,4 +571,9 @@ void Server::run() {
   state_->text.join();
 }
 
+void Server::release_signals() {
+  error_code ignored;
+  state_->signals.clear(ignored);
+}
+
 }  // namespace winnow::server

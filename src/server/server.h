@@ -30,7 +30,9 @@ class Server {
   ~Server();
   std::string url() const;                // http://127.0.0.1:8080, with the port that it got
   void listen(const Services& services);  // from here on clients can connect; services outlive run()
-  void run();                             // until a signal
+  void run();
+  // Behind run(): from now on SIGINT or SIGTERM ends the process at once.
+  void release_signals();                             // until a signal
 
  private:
   struct State;

@@ -37,10 +37,11 @@ TEST_P(SameTokensInProfile, WhateverTheCompanyAndTheCaches) {
   std::filesystem::remove_all(folder);
   ::testing::Test::RecordProperty("requests", std::to_string(all.requests));
   printf(
-      "%s: %ld requests, %ld cancelled, %ld hits, %ld divergence snapshots, %ld preemptions, %ld hits from the host, %ld from disk, %ld restarts\n",
+      "%s: %ld requests, %ld cancelled, %ld hits, %ld divergence snapshots, %ld preemptions, %ld hits from the host, %ld from disk, %ld restarts, "
+      "%ld operations on files that failed\n",
       std::string(models::name_of(GetParam())).c_str(), static_cast<long>(all.requests), static_cast<long>(all.cancelled),
       static_cast<long>(all.hits), static_cast<long>(all.divergences), static_cast<long>(all.preemptions), static_cast<long>(all.host_hits),
-      static_cast<long>(all.disk_hits), static_cast<long>(all.restarts));
+      static_cast<long>(all.disk_hits), static_cast<long>(all.restarts), static_cast<long>(all.file_faults));
   // A cache that never hits would pass too.
   EXPECT_EQ(all.requests, 200 * workloads);
   EXPECT_GE(all.hits, 70 * workloads);
@@ -50,6 +51,7 @@ TEST_P(SameTokensInProfile, WhateverTheCompanyAndTheCaches) {
   EXPECT_GE(all.disk_hits, 2 * workloads);
   EXPECT_EQ(all.restarts, 2 * workloads);
   EXPECT_GE(all.cancelled, 2 * workloads);
+  EXPECT_GE(all.file_faults, 2 * workloads);
 }
 
 }  // namespace
