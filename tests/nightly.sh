@@ -34,11 +34,14 @@ section "Reference sets" tests/golden/run.sh $winnow
 section "Skills, exact, 100 prompts each" python3 tests/skills/grade.py $winnow --profile exact --n 100
 section "Skills, fast, 100 prompts each" python3 tests/skills/grade.py $winnow --profile fast --n 100
 section "Skills, fast with fp8 index keys, 100 prompts each" python3 tests/skills/grade.py $winnow --profile fast --index-keys fp8 --n 100
-section "Same tokens, 1,000 workloads a profile" env WINNOW_WORKLOADS="${WINNOW_WORKLOADS:-1000}" WINNOW_SEED=1000 build/release/property_test --gtest_filter='*SameTokens*' --gtest_brief=1
-section "Same tokens, the small model" $winnow bench --same-tokens --profile exact --workloads 10
+section "Same tokens, ${WINNOW_WORKLOADS:=1000} workloads a profile" env WINNOW_WORKLOADS="$WINNOW_WORKLOADS" WINNOW_SEED=1000 build/release/property_test --gtest_filter='*SameTokens*' --gtest_brief=1
+for size in 64 128 256; do
+  section "Same tokens, the small model, exact, pages of $size tokens" $winnow bench --same-tokens --profile exact --page-size $size --workloads 3
+done
+section "Same tokens, the small model, fast" $winnow bench --same-tokens --workloads 3
 section "Planted faults" python3 tests/mutants/mutants.py
 section "Thirty turns, each against a cold run" env WINNOW_REPLAY_ALL=1 build/release/property_test --gtest_filter='Replay*' --gtest_brief=1
-section "Soak" env WINNOW_SOAK_MINUTES="${WINNOW_SOAK_MINUTES:-30}" build/release/property_test --gtest_filter='Soak*'
+section "Soak, ${WINNOW_SOAK_MINUTES:=30} minutes" env WINNOW_SOAK_MINUTES="$WINNOW_SOAK_MINUTES" build/release/property_test --gtest_filter='Soak*'
 section "Kernels under ASan and UBSan" bash -c 'PRESET=asan ./dev build ops_test && build/asan/ops_test --gtest_brief=1'
 section "Engine under TSan" bash -c 'PRESET=tsan ./dev build engine_test && build/tsan/engine_test --gtest_brief=1'
 section "Fuzzing, ${FUZZ_SECONDS:-600} s a target" tests/fuzz/run.sh "${FUZZ_SECONDS:-600}"

@@ -20,13 +20,13 @@ struct Outcome {
   std::string wrong;  // empty: nothing differs
 };
 
-Outcome serve(engine::SameTokens& harness, const SameTokensFlags& f) {
+Outcome serve(engine::SameTokens& harness, const SameTokensFlags& f, int64_t max_prompt) {
   Outcome o;
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / fmt::format("winnow-same-tokens-{}", ::getpid());
   ProgressBar bar("same tokens", ProgressBar::Unit::items);
   while (o.workloads < f.workloads && o.wrong.empty()) {
     const uint64_t seed = f.seed + static_cast<uint64_t>(o.workloads);
-    engine::Workload w = harness.draw({.seed = seed, .requests = f.requests, .folder = folder.string()});
+    engine::Workload w = harness.draw({.seed = seed, .requests = f.requests, .max_prompt = max_prompt, .folder = folder.string()});
     const std::string wrong = harness.serve(w, &o.exercise);
     if (!wrong.empty())
       o.wrong =
@@ -53,11 +53,13 @@ int same_tokens(const ModelFlags& flags, const SameTokensFlags& f) {
   const std::unique_ptr<device::Device> device = device::make_cpu(device_options(flags));
   device->forced = forced_kernels(flags);
   models::Options o = model_options(flags);
-  o.max_context = 512;
   const std::string name = model_folder(flags);
-  models::Glm5Next model(*device, weights::Checkpoint::open(name).or_throw(), o);
+  const weights::Checkpoint checkpoint = weights::Checkpoint::open(name).or_throw();
+  const int64_t max_prompt = 5 * models::page_tokens_of(o, checkpoint.config()) - 20;  // some pages, and no whole number of them
+  o.max_context = 2 * max_prompt;
+  models::Glm5Next model(*device, checkpoint, o);
   engine::SameTokens harness(*device, model);
-  const Outcome done = serve(harness, f);
+  const Outcome done = serve(harness, f, max_prompt);
   const engine::Exercise& e = done.exercise;
   fmt::print(
       "{}, profile {}, {}\n"
@@ -71,7 +73,8 @@ int same_tokens(const ModelFlags& flags, const SameTokensFlags& f) {
     return static_cast<int>(Failure::work);
   }
   fmt::print("every token and every bit of every logit is that of the request alone\n");
-  if (const char* idle = missing(e)) throw error("--same-tokens: {}, so this proves little; raise --requests or --workloads", idle);
+  if (const char* idle = missing(e))
+    throw Error(fmt::format("--same-tokens: {}, so this proves little; raise --requests or --workloads", idle), Failure::work);
   return 0;
 }
 
