@@ -107,15 +107,16 @@ class Chat {
     }
   }
 
-  void show(const text::AnswerText& t) {
-    if (show_reasoning_ && !t.reasoning.empty()) fmt::print("{}{}{}", dim_, terminal_ ? harmless(t.reasoning) : t.reasoning, plain_);
-    if (!t.content.empty()) {
+  void show(const text::AnswerParts& parts) {
+    const std::string reasoning = text_of(parts, text::AnswerPart::Kind::reasoning), content = text_of(parts, text::AnswerPart::Kind::content);
+    if (show_reasoning_ && !reasoning.empty()) fmt::print("{}{}{}", dim_, terminal_ ? harmless(reasoning) : reasoning, plain_);
+    if (!content.empty()) {
       if (show_reasoning_ && !reasoning_.empty() && content_.empty()) fmt::print("\n");
-      fmt::print("{}", terminal_ ? harmless(t.content) : t.content);
+      fmt::print("{}", terminal_ ? harmless(content) : content);
     }
     std::fflush(stdout);
-    reasoning_ += t.reasoning;
-    content_ += t.content;
+    reasoning_ += reasoning;
+    content_ += content;
   }
 
   // False if the engine failed; a refused message is the user's to change.

@@ -117,11 +117,12 @@ Output generate(const RunFlags& f, const Session& session, engine::Stream& strea
   if (session.has_tokenizer())
     reader.emplace(session.tokenizer(),
                    text::AnswerOptions{.split_reasoning = prompt.chat, .starts_in_reasoning = prompt.starts_in_reasoning, .stop = f.stop});
-  const auto show = [&](const text::AnswerText& t) {
-    out.reasoning += t.reasoning;
-    out.text += t.content;
+  const auto show = [&](const text::AnswerParts& parts) {
+    const std::string content = text_of(parts, text::AnswerPart::Kind::content);
+    out.reasoning += text_of(parts, text::AnswerPart::Kind::reasoning);
+    out.text += content;
     if (f.json) return;
-    const std::string shown = terminal ? harmless(t.content) : t.content;
+    const std::string shown = terminal ? harmless(content) : content;
     if (std::fwrite(shown.data(), 1, shown.size(), stdout) != shown.size() || std::fflush(stdout) != 0)
       throw Error("stdout: the answer could not be written", Failure::work);  // nobody reads on
   };

@@ -5,6 +5,7 @@
 namespace winnow::server {
 namespace {
 
+constexpr std::string_view kEndThink = "</think>";
 constexpr int64_t kCompletionTokens = 16;  // OpenAI's default for /v1/completions
 
 struct Tokens {
@@ -24,7 +25,7 @@ std::optional<Refusal> too_long(std::string_view field, size_t bytes, const Serv
 
 std::variant<std::vector<Tokens>, Refusal> encode(const Request& r, const Services& s) {
   std::vector<Tokens> out;
-  if (r.kind == Kind::completion) {
+  if (!r.is_conversation()) {
     for (const Prompt& p : r.prompts) {
       if (const auto* text = std::get_if<std::string>(&p)) {
         if (auto refusal = too_long("prompt", text->size(), s)) return std::move(*refusal);
@@ -35,26 +36,33 @@ std::variant<std::vector<Tokens>, Refusal> encode(const Request& r, const Servic
     }
     return out;
   }
-  if (!s.chat_template) return Refusal{.message = "messages: this model has no chat template; use /v1/completions", .param = "messages", .code = {}};
-  const Result<std::vector<text::Piece>> pieces = s.chat_template->render(r.context);
-  if (!pieces) return Refusal{.message = fmt::format("messages: {}", pieces.error().what()), .param = "messages", .code = {}};
+  const std::string& field = r.prompt_field;
+  if (!s.chat_template)
+    return Refusal{.message = fmt::format("{}: this model has no chat template; use /v1/completions", field), .param = field, .code = {}};
+  Result<std::vector<text::Piece>> pieces = s.chat_template->render(r.context);
+  if (!pieces) return Refusal{.message = fmt::format("{}: {}", field, pieces.error().what()), .param = field, .code = {}};
+  bool reasons = text::opens_reasoning(*pieces);
+  if (reasons && r.thinking_tokens == 0) {
+    pieces->push_back({std::string(kEndThink), true});
+    reasons = false;
+  }
   size_t bytes = 0;
   for (const text::Piece& p : *pieces) bytes += p.text.size();
-  if (auto refusal = too_long("messages", bytes, s)) return std::move(*refusal);
-  out.push_back({s.tokenizer.encode(*pieces), text::opens_reasoning(*pieces)});
+  if (auto refusal = too_long(field, bytes, s)) return std::move(*refusal);
+  out.push_back({s.tokenizer.encode(*pieces), reasons});
   return out;
 }
 
 // How many tokens an answer may have after this prompt.
 std::variant<int64_t, Refusal> budget(const Request& r, const ModelFacts& facts, int64_t prompt) {
   const int64_t room = facts.max_context - prompt;
-  const std::string field = r.kind == Kind::chat ? "messages" : "prompt";
+  const std::string& field = r.prompt_field;
   if (room < 1 || room < r.min_tokens)
     return Refusal{.message = fmt::format("{}: {} tokens leave no room for {} in the context of {}", field, prompt,
                                           r.min_tokens > 1 ? fmt::format("min_tokens {}", r.min_tokens) : "an answer", facts.max_context),
                    .param = field,
                    .code = "context_length_exceeded"};
-  if (!r.max_tokens) return r.kind == Kind::chat ? room : std::min(room, std::max(kCompletionTokens, r.min_tokens));
+  if (!r.max_tokens) return r.is_conversation() ? room : std::min(room, std::max(kCompletionTokens, r.min_tokens));
   if (*r.max_tokens > room)
     return Refusal{.message = fmt::format("{}: {} tokens after a prompt of {} exceed the context of {}", r.max_tokens_field, *r.max_tokens, prompt,
                                           facts.max_context),
@@ -86,9 +94,8 @@ void ChoiceText::append(const engine::Event& event, Delta* to) {
   to->finish = event.finish;
   to->error = event.error;
   to->late = event.late;
-  const auto show = [&](text::AnswerText t) {
-    to->reasoning += t.reasoning;
-    to->content += t.content;
+  const auto show = [&](text::AnswerParts parts) {
+    for (text::AnswerPart& p : parts) text::push(&to->parts, p.kind, std::move(p.text));
   };
   if (event.sampled.token >= 0) {
     ++tokens_;
@@ -97,8 +104,17 @@ void ChoiceText::append(const engine::Event& event, Delta* to) {
     if (reader_.in_reasoning()) ++reasoning_tokens_;
     if (event.finish != engine::FinishReason::stop) show(reader_.append(event.sampled.token, tokens_ >= min_tokens_));  // a stop token has no text
   }
-  if (reader_.stopped()) to->finish = engine::FinishReason::stop;
+  if (reader_.stopped()) {
+    to->finish = engine::FinishReason::stop;
+    to->stop_string = reader_.stop_string();
+  }
   if (to->finish != engine::FinishReason::none) show(reader_.finish());
+}
+
+std::variant<std::vector<int32_t>, Refusal> prompt_tokens(const Request& request, const Services& services) {
+  std::variant<std::vector<Tokens>, Refusal> encoded = encode(request, services);
+  if (auto* refusal = std::get_if<Refusal>(&encoded)) return std::move(*refusal);
+  return std::move(std::get<std::vector<Tokens>>(encoded).front().ids);
 }
 
 std::variant<Generation, Refusal> Generation::start(Request request, const Services& services) {
@@ -106,6 +122,8 @@ std::variant<Generation, Refusal> Generation::start(Request request, const Servi
   if (auto* refusal = std::get_if<Refusal>(&encoded)) return std::move(*refusal);
   Generation g(std::move(request));
   const Request& r = g.request_;
+  std::shared_ptr<const text::ToolTypes> tools;
+  if (r.has_tools()) tools = std::make_shared<const text::ToolTypes>(r.context.at("tools").as_array());
   for (const Tokens& prompt : std::get<std::vector<Tokens>>(encoded)) {
     const int64_t n = static_cast<int64_t>(prompt.ids.size());
     const std::variant<int64_t, Refusal> tokens = budget(r, services.facts, n);
@@ -115,7 +133,11 @@ std::variant<Generation, Refusal> Generation::start(Request request, const Servi
       Result<engine::Stream> stream = services.engine.submit(engine_request(r, services.facts, prompt.ids, std::get<int64_t>(tokens), i));
       if (!stream)
         return Refusal{.status = stream.error().kind() == Failure::usage ? 400 : 503, .message = stream.error().what(), .param = {}, .code = {}};
-      text::AnswerOptions options{.split_reasoning = r.kind == Kind::chat, .starts_in_reasoning = prompt.starts_in_reasoning, .stop = r.stop};
+      text::AnswerOptions options{.split_reasoning = r.is_conversation(),
+                                  .starts_in_reasoning = prompt.starts_in_reasoning,
+                                  .stop = r.stop,
+                                  .tools = tools,
+                                  .one_call = !r.parallel_calls};
       const int64_t index = static_cast<int64_t>(g.choices_.size());
       g.choices_.push_back({std::move(*stream), ChoiceText(index, services.tokenizer, std::move(options), r.min_tokens)});
     }

@@ -30,14 +30,15 @@ struct Services {
 // News of one choice.
 struct Delta {
   int64_t choice = 0;
-  std::string reasoning = {}, content = {};
+  text::AnswerParts parts = {};
   std::vector<ops::Sampled> tokens = {};  // what was drawn, the stop token included; kept only where logprobs are asked for
   int64_t drawn = 0;                      // how many those were
   engine::FinishReason finish = engine::FinishReason::none;
-  std::string error = {};  // with FinishReason::error and cancelled
-  bool late = false;       // with FinishReason::error: the request's timeout passed
+  std::string stop_string = {};  // with FinishReason::stop: the one that was found; empty: none was
+  std::string error = {};        // with FinishReason::error and cancelled
+  bool late = false;             // with FinishReason::error: the request's timeout passed
   // Nothing to tell a client.
-  bool empty() const { return reasoning.empty() && content.empty() && tokens.empty() && finish == engine::FinishReason::none; }
+  bool empty() const { return parts.empty() && tokens.empty() && finish == engine::FinishReason::none; }
 };
 
 // One choice's tokens on their way to text.
@@ -46,7 +47,7 @@ class ChoiceText {
   ChoiceText(int64_t index, const text::Tokenizer& tokenizer, text::AnswerOptions options, int64_t min_tokens)
       : index_(index), min_tokens_(min_tokens), reader_(tokenizer, std::move(options)) {}
   void append(const engine::Event& event, Delta* to);
-  bool stopped() const { return reader_.stopped(); }  // by a stop string: the engine does not know yet
+  bool stopped() const { return reader_.stopped(); }  // by its text: the engine does not know yet
   int64_t tokens() const { return tokens_; }
   int64_t reasoning_tokens() const { return reasoning_tokens_; }
   int64_t index() const { return index_; }
@@ -56,6 +57,9 @@ class ChoiceText {
   text::AnswerReader reader_;
   int64_t tokens_ = 0, reasoning_tokens_ = 0;
 };
+
+// The prompt's tokens, as many as the answer to a request of these would have; for what generates nothing.
+std::variant<std::vector<int32_t>, Refusal> prompt_tokens(const Request& request, const Services& services);
 
 struct Usage {
   int64_t prompt_tokens = 0, completion_tokens = 0, reasoning_tokens = 0;

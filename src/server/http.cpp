@@ -9,13 +9,16 @@
 #include <boost/url/parse.hpp>
 #include <boost/url/url_view.hpp>
 #include <list>
+#include <map>
 #include <optional>
 
 #include "base/json_writer.h"
+#include "server/api_answer.h"
 #include "server/metrics.h"
-#include "server/openai.h"
+#include "server/routes.h"
 #include "server/server.h"
 #include "server/sse.h"
+#include "server/tokenize.h"
 
 namespace winnow::server {
 namespace {
@@ -30,9 +33,9 @@ constexpr auto kResult = asio::as_tuple(asio::use_awaitable);  // errors as valu
 constexpr int kTextThreads = 2;
 constexpr std::chrono::hours kForever{24 * 365};
 
-constexpr std::string_view kOther = "other";  // route of what is none
-constexpr std::string_view kHealth = "/health", kMetrics = "/metrics", kModels = "/v1/models", kChat = "/v1/chat/completions",
-                           kCompletions = "/v1/completions";
+constexpr std::string_view kOther = "other";   // route of what is none
+constexpr std::chrono::milliseconds kTurn{5};  // between two looks at what rings no bell
+constexpr std::chrono::seconds kCancelled{5};  // to the end of a request that was cancelled
 
 using HttpRequest = http::request<http::string_body>;
 using HttpResponse = http::response<http::string_body>;
@@ -59,6 +62,7 @@ class Bell : public std::enable_shared_from_this<Bell> {
   bool gone = false;     // the client
   bool watched = false;  // a coroutine looks for that
   bool abort = false;    // the grace is over
+  bool cancel = false;   // another connection asked for the end
 
  private:
   asio::io_context& io_;
@@ -85,6 +89,11 @@ std::string random_id() {
   return id;
 }
 
+std::string_view path_of(const HttpRequest& request) {
+  const std::string_view target(request.target().data(), request.target().size());
+  return target.substr(0, target.find('?'));
+}
+
 HttpResponse respond(const HttpRequest& request, int status, std::string body, bool keep_alive) {
   HttpResponse r(static_cast<http::status>(status), request.version());
   r.set(http::field::server, "winnow");
@@ -98,12 +107,14 @@ HttpResponse respond(const HttpRequest& request, int status, std::string body, b
 }  // namespace
 
 struct Server::State {
-  explicit State(const ServerOptions& o) : options(o), acceptor(io), signals(io), grace(io) {}
+  explicit State(const ServerOptions& o) : options(o), responses(o.limits), acceptor(io), signals(io), grace(io) {}
   const Services& services() const { return *services_; }
 
   const Services* services_ = nullptr;  // set by listen(), with metrics
   std::optional<Metrics> metrics;
   const ServerOptions options;
+  ResponseStore responses;
+  std::map<std::string, std::shared_ptr<Bell>> running_responses;  // by id
   asio::io_context io{1};
   asio::thread_pool text{kTextThreads};
   tcp::acceptor acceptor;
@@ -122,10 +133,14 @@ struct Server::State {
   void forget_body(Connection& c) { bodies -= std::exchange(c.body, 0); }
   asio::awaitable<bool> read(Connection& c, HttpRequest* request);
   asio::awaitable<bool> route(Connection& c, const HttpRequest& request);
-  asio::awaitable<bool> generate(Connection& c, const HttpRequest& request, Kind kind);
-  asio::awaitable<bool> tell(Connection& c, const HttpRequest& request, Generation& generation, RequestMetrics::Clock::time_point received);
+  asio::awaitable<bool> generate(Connection& c, const HttpRequest& request, Api api);
+  asio::awaitable<bool> tell(Connection& c, const HttpRequest& request, Generation& generation, ApiAnswer& answer,
+                             RequestMetrics::Clock::time_point received);
+  asio::awaitable<bool> send_head(Connection& c, const HttpRequest& request, const std::string& first, bool chunked);
+  asio::awaitable<bool> without_model(Connection& c, const HttpRequest& request, Api api);
+  asio::awaitable<bool> cancel_response(Connection& c, const HttpRequest& request, const std::string& id);
   HttpResponse refused(const HttpRequest& request, const Refusal& refusal, bool keep_alive) const;
-  std::optional<HttpResponse> at_once(Connection& c, const HttpRequest& request, const std::string& path) const;
+  HttpResponse at_once(const HttpRequest& request, const Match& match);
   asio::awaitable<bool> send(Connection& c, HttpResponse& response);
   asio::awaitable<bool> send_text(Connection& c, const std::string& text, bool chunked);
   asio::awaitable<bool> healthy();
@@ -265,68 +280,69 @@ asio::awaitable<bool> Server::State::read(Connection& c, HttpRequest* request) {
   co_return false;
 }
 
-// What needs no waiting: unknown places, wrong methods, the models.
-std::optional<HttpResponse> Server::State::at_once(Connection& c, const HttpRequest& request, const std::string& path) const {
-  struct Route {
-    std::string_view path;
-    http::verb method;
-    std::string_view name;
-  };
-  const std::string one_model = "/v1/models/" + services().facts.name;
-  const Route routes[] = {{kHealth, http::verb::get, kHealth}, {kMetrics, http::verb::get, kMetrics},
-                          {kModels, http::verb::get, kModels}, {one_model, http::verb::get, kModels},
-                          {kChat, http::verb::post, kChat},    {kCompletions, http::verb::post, kCompletions}};
+// What needs no waiting.
+HttpResponse Server::State::at_once(const HttpRequest& request, const Match& match) {
   const bool keep = request.keep_alive() && !stopping;
-  const Route* found = nullptr;
-  for (const Route& r : routes)
-    if (r.path == path) found = &r;
-  if (!found && path.starts_with("/v1/models/"))
-    return refused(request,
-                   {404, fmt::format("model: there is no such model here; this server has '{}'", services().facts.name), "model", "model_not_found"},
-                   keep);
-  if (!found) return refused(request, {404, "there is nothing at " + path.substr(0, 200), {}, "not_found"}, keep);
-  c.route = found->name;
-  if (request.method() != found->method) {
-    const std::string method(http::to_string(found->method));
-    HttpResponse r = refused(request, {405, fmt::format("{} takes {} only", path, method), {}, "method_not_allowed"}, keep);
-    r.set(http::field::allow, method);
-    return r;
+  JsonWriter w;
+  switch (match.route->does) {
+    case Does::metrics: {
+      HttpResponse r = respond(request, 200, metrics->text(services().engine.totals()), keep);
+      r.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
+      return r;
+    }
+    case Does::version: return respond(request, 200, w.begin_object().field("version", services().version).end_object().take(), keep);
+    case Does::ready:
+      return respond(request, stopping ? 503 : 200, w.begin_object().field("status", stopping ? "stopping" : "ready").end_object().take(), keep);
+    case Does::models: return respond(request, 200, models_json(services().facts), keep);
+    case Does::model:
+      if (match.id == services().facts.name) return respond(request, 200, model_json(services().facts), keep);
+      return refused(
+          request, {404, fmt::format("model: there is no such model here; this server has '{}'", services().facts.name), "model", "model_not_found"},
+          keep);
+    case Does::get_response:
+      if (const auto found = responses.find(match.id)) return respond(request, 200, found->json, keep);
+      return refused(request, unknown_response(match.id), keep);
+    case Does::delete_response:
+      if (responses.erase(match.id)) return respond(request, 200, deleted_json(match.id), keep);
+      return refused(request, unknown_response(match.id), keep);
+    default: return refused(request, {500, "the route is known and has no answer", {}, {}}, keep);
   }
-  if (path == kMetrics) {
-    HttpResponse r = respond(request, 200, metrics->text(services().engine.totals()), keep);
-    r.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
-    return r;
-  }
-  if (path == kModels) return respond(request, 200, models_json(services().facts), keep);
-  if (path == one_model) return respond(request, 200, model_json(services().facts), keep);
-  return std::nullopt;
 }
 
 asio::awaitable<bool> Server::State::route(Connection& c, const HttpRequest& request) {
   const auto target = boost::urls::parse_origin_form(boost::core::string_view(request.target().data(), request.target().size()));
   std::optional<HttpResponse> response;
-  std::string path;
-  if (target) {
-    path = target->path();
-    response = at_once(c, request, path);
-  } else {
-    response = refused(request, {400, "the request target is no path", {}, {}}, false);
+  std::string allow;
+  std::variant<Match, Refusal> found = Refusal{400, "the request target is no path", {}, {}};
+  if (target) found = find_route({request.method_string().data(), request.method_string().size()}, target->path(), &allow);
+  if (const auto* refusal = std::get_if<Refusal>(&found)) {
+    response = refused(request, *refusal, target && request.keep_alive());
+    if (!allow.empty()) response->set(http::field::allow, allow);
+    co_return co_await send(c, *response);
   }
-  if (!response && path == kHealth) {
-    const bool well = co_await healthy();
-    JsonWriter w;
-    w.begin_object().field("status", well ? "ok" : "the engine finished no step within the deadline").end_object();
-    response = respond(request, well ? 200 : 503, w.take(), request.keep_alive() && !stopping);
+  const Match& match = std::get<Match>(found);
+  c.route = match.route->path;
+  switch (match.route->does) {
+    case Does::generate: co_return co_await generate(c, request, match.route->api);
+    case Does::count_tokens:
+    case Does::tokenize:
+    case Does::detokenize: co_return co_await without_model(c, request, match.route->api);
+    case Does::cancel_response: co_return co_await cancel_response(c, request, match.id);
+    case Does::health: {
+      const bool well = co_await healthy();
+      JsonWriter w;
+      w.begin_object().field("status", well ? "ok" : "the engine finished no step within the deadline").end_object();
+      response = respond(request, well ? 200 : 503, w.take(), request.keep_alive() && !stopping);
+      break;
+    }
+    default: response = at_once(request, match);
   }
-  if (response) co_return co_await send(c, *response);
-  const Kind kind = path == kChat ? Kind::chat : Kind::completion;
-  co_return co_await generate(c, request, kind);
+  co_return co_await send(c, *response);
 }
 
 // True if the engine thread showed itself within the deadline, or does so until another one. Asks in turns: a thread that
 // waits would be missing to the requests.
 asio::awaitable<bool> Server::State::healthy() {
-  constexpr std::chrono::milliseconds kTurn{5};
   const auto asked = std::chrono::steady_clock::now();
   const auto deadline = options.limits.health_deadline;
   for (;;) {
@@ -341,7 +357,7 @@ asio::awaitable<bool> Server::State::healthy() {
 HttpResponse Server::State::refused(const HttpRequest& request, const Refusal& refusal, bool keep_alive) const {
   spdlog::debug("{} {}: {} {}", std::string_view(request.method_string()), std::string_view(request.target().substr(0, 200)), refusal.status,
                 refusal.message);
-  return respond(request, refusal.status, error_json(refusal), keep_alive && !stopping);
+  return respond(request, refusal.status, error_json(path_of(request), refusal), keep_alive && !stopping);
 }
 
 asio::awaitable<bool> Server::State::send(Connection& c, HttpResponse& response) {
@@ -386,12 +402,47 @@ asio::awaitable<void> Server::State::stop_watching(Connection& c) {
   }
 }
 
-asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& request, Kind kind) {
+asio::awaitable<bool> Server::State::without_model(Connection& c, const HttpRequest& request, Api api) {
+  std::variant<std::string, Refusal> answer;
+  auto work = [&] {
+    try {
+      answer = answer_without_model(api, request.body(), services(), options.limits);
+    } catch (const Error& e) {  // a text beyond what the tokenizer or the template can take
+      answer = Refusal{.status = 400, .message = e.what(), .param = {}, .code = {}};
+    }
+  };
+  co_await aside(work);
+  const bool keep = request.keep_alive() && !stopping;
+  HttpResponse response;
+  if (const auto* refusal = std::get_if<Refusal>(&answer)) response = refused(request, *refusal, keep);
+  else response = respond(request, 200, std::move(std::get<std::string>(answer)), keep);
+  co_return co_await send(c, response);
+}
+
+// Ends a response that runs and answers with what it came to; one that has ended stays as it is.
+asio::awaitable<bool> Server::State::cancel_response(Connection& c, const HttpRequest& request, const std::string& id) {
+  if (const auto running = running_responses.find(id); running != running_responses.end()) {
+    running->second->cancel = true;
+    running->second->ring();
+  }
+  const auto latest = std::chrono::steady_clock::now() + kCancelled;
+  while (running_responses.contains(id) && std::chrono::steady_clock::now() < latest) {
+    asio::steady_timer turn(io, kTurn);
+    co_await turn.async_wait(kResult);
+  }
+  const bool keep = request.keep_alive() && !stopping;
+  const auto found = responses.find(id);
+  HttpResponse response = found ? respond(request, 200, found->json, keep) : refused(request, unknown_response(id), keep);
+  co_return co_await send(c, response);
+}
+
+asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& request, Api api) {
   const auto received = RequestMetrics::Clock::now();
   std::variant<Generation, Refusal> started = Refusal{.status = 500, .message = "the request could not be started", .param = {}, .code = {}};
   const auto begin = [&]() -> std::variant<Generation, Refusal> {
-    std::variant<Request, Refusal> parsed = parse_request(kind, request.body(), services().facts, options.limits);
+    std::variant<Request, Refusal> parsed = parse_request(api, request.body(), services().facts, options.limits);
     if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
+    if (auto refusal = continue_previous(&std::get<Request>(parsed), responses, options.limits)) return std::move(*refusal);
     return Generation::start(std::move(std::get<Request>(parsed)), services());
   };
   auto start = [&] {
@@ -409,80 +460,106 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
   }
 
   Generation& generation = std::get<Generation>(started);
-  c.bell->gone = false;
+  const int64_t now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  ApiAnswer answer = make_answer(generation.request(), services(), random_id(), now);
+  auto* const response = std::get_if<ResponsesAnswer>(&answer);
+  if (response) {
+    running_responses[response->id()] = c.bell;
+    if (response->stored()) responses.put(response->id(), response->record(nullptr));
+  }
+  c.bell->gone = c.bell->cancel = false;
   c.bell->watched = true;
   generation.on_news([bell = c.bell] { bell->ring(); });
   c.bell->ring();  // for what came before
   asio::co_spawn(io, watch(c.stream.socket(), c.bell), asio::detached);
-  const bool more = co_await tell(c, request, generation, received);
-  co_await stop_watching(c);
+  const bool more = co_await tell(c, request, generation, answer, received);
   const Usage u = generation.usage();
+  if (response) {
+    if (!generation.done()) response->cancelled();                                                                  // its client is gone
+    if (response->stored() && responses.find(response->id())) responses.put(response->id(), response->record(&u));  // unless it was deleted
+    running_responses.erase(response->id());
+  }
+  co_await stop_watching(c);
   spdlog::debug("POST {}: {} prompt and {} answer tokens{}", std::string_view(request.target()), u.prompt_tokens, u.completion_tokens,
                 generation.done() ? "" : ", cancelled");
   co_return more;
 }
 
+asio::awaitable<bool> Server::State::send_head(Connection& c, const HttpRequest& request, const std::string& first, bool chunked) {
+  http::response<http::empty_body> head(http::status::ok, request.version());
+  head.set(http::field::server, "winnow");
+  head.set(http::field::content_type, "text/event-stream");
+  head.set(http::field::cache_control, "no-cache");
+  head.keep_alive(chunked && request.keep_alive() && !stopping);
+  if (chunked) head.chunked(true);
+  http::response_serializer<http::empty_body> serializer(head);
+  c.stream.expires_after(options.limits.write_timeout);
+  metrics->answered(c.route, 200);
+  auto [bad, n] = co_await http::async_write_header(c.stream, serializer, kResult);
+  if (bad) co_return false;
+  if (first.empty()) co_return true;
+  co_return co_await send_text(c, first, chunked);
+}
+
+// Why a generation ended that gave no answer.
+Refusal why_failed(const Delta& delta) {
+  if (delta.late) return {504, fmt::format("timeout: {}", delta.error), "timeout", "timeout"};
+  const bool stopped = delta.finish == engine::FinishReason::cancelled;
+  return {stopped ? 503 : 500, stopped ? "the server is stopping" : delta.error, {}, {}};
+}
+
 // Answers with a running generation, as a stream or as a whole. Leaves early, which cancels it, if the client is gone.
-asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& request, Generation& generation,
+asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& request, Generation& generation, ApiAnswer& answer,
                                           RequestMetrics::Clock::time_point received) {
-  const Request& r = generation.request();
+  const bool stream = generation.request().stream, chunked = request.version() >= 11;
   RequestMetrics seen(*metrics, generation, received);
-  const std::string id = fmt::format("{}-{}", r.kind == Kind::chat ? "chatcmpl" : "cmpl", random_id());
-  Answer answer(r, services().tokenizer, services().facts.name, id,
-                std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
-  const bool chunked = request.version() >= 11;
-  if (r.stream) {
-    http::response<http::empty_body> head(http::status::ok, request.version());
-    head.set(http::field::server, "winnow");
-    head.set(http::field::content_type, "text/event-stream");
-    head.set(http::field::cache_control, "no-cache");
-    head.keep_alive(chunked && request.keep_alive() && !stopping);
-    if (chunked) head.chunked(true);
-    http::response_serializer<http::empty_body> serializer(head);
-    c.stream.expires_after(options.limits.write_timeout);
-    metrics->answered(c.route, 200);
-    auto [bad, n] = co_await http::async_write_header(c.stream, serializer, kResult);
-    if (bad) co_return false;
+  const auto say = [&answer](auto what) { return std::visit(what, answer); };
+  bool begun = false;
+  if (stream) {
+    const std::string first = say([](auto& a) { return a.head(); });
+    const bool taken = co_await send_head(c, request, first, chunked);
+    if (!taken) co_return false;
   }
   while (!generation.done()) {
-    const std::chrono::steady_clock::duration longest = r.stream ? std::chrono::steady_clock::duration(options.limits.ping_interval) : kForever;
+    const std::chrono::steady_clock::duration longest = stream ? std::chrono::steady_clock::duration(options.limits.ping_interval) : kForever;
     const bool rang = co_await c.bell->wait(longest);
     if (c.bell->gone) co_return false;
-    if (c.bell->abort) generation.cancel();
+    if (c.bell->abort || c.bell->cancel) generation.cancel();
     std::string events;
     for (Delta& delta : generation.poll()) {
       seen.see(delta);
       if (delta.empty()) continue;
-      const bool failed = delta.finish == engine::FinishReason::error || delta.finish == engine::FinishReason::cancelled;
-      if (failed) {
-        const bool stopped = delta.finish == engine::FinishReason::cancelled;
-        Refusal why{stopped ? 503 : 500, stopped ? "the server is stopping" : delta.error, {}, {}};
-        if (delta.late) why = {504, fmt::format("timeout: {}", delta.error), "timeout", "timeout"};
+      const bool cancelled = delta.finish == engine::FinishReason::cancelled;
+      if (cancelled && c.bell->cancel && !c.bell->abort) std::get<ResponsesAnswer>(answer).cancelled();  // nothing else is cancelled by name
+      else if (cancelled || delta.finish == engine::FinishReason::error) {
+        const Refusal why = why_failed(delta);
         generation.cancel();
-        if (!r.stream) {
+        say([&](auto& a) { return a.add(delta); });
+        if (!stream) {
           HttpResponse response = refused(request, why, false);
           if (delta.late) response.set("x-should-retry", "false");  // OpenAI's clients repeat a 504 unless told that its end was asked for
           co_return co_await send(c, response);
         }
-        events += sse_event(error_json(why));
+        events += say([&](auto& a) { return a.failed(why); });
         co_await send_text(c, events, chunked);
         co_return false;
       }
-      if (r.stream) events += sse_event(answer.chunk(delta));
-      else answer.add(std::move(delta));
+      if (!stream) {
+        say([&](auto& a) { a.add(delta); });
+        continue;
+      }
+      if (!std::exchange(begun, true)) events += say([&](auto& a) { return a.begin(generation.usage()); });
+      events += say([&](auto& a) { return a.events(delta); });
     }
-    if (r.stream && !rang && events.empty()) events = kSsePing;
-    if (generation.done() && r.stream) {
-      if (r.include_usage) events += sse_event(answer.usage_chunk(generation.usage()));
-      events += kSseDone;
-    }
+    if (stream && !rang && events.empty()) events = kSsePing;
+    if (generation.done() && stream) events += say([&](auto& a) { return a.end(generation.usage()); });
     if (events.empty()) continue;
     const bool taken = co_await send_text(c, events, chunked);
     if (!taken) co_return false;
   }
   const bool keep = request.keep_alive() && !stopping;
-  if (!r.stream) {
-    HttpResponse response = respond(request, 200, answer.whole(generation.usage()), keep);
+  if (!stream) {
+    HttpResponse response = respond(request, 200, say([&](auto& a) { return a.whole(generation.usage()); }), keep);
     co_return co_await send(c, response);
   }
   if (!chunked) co_return false;

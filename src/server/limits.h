@@ -32,6 +32,13 @@ struct Limits {
   int64_t logprobs = 20;     // most likely tokens beside each token
   size_t salt_bytes = 1024;  // of cache_salt
   double timeout_s = 86400;  // the longest that a request may ask for
+  size_t name_bytes = 256;   // of a tool's name, an id, a key of metadata
+  size_t metadata = 16;      // entries
+  size_t tokens = 4 << 20;   // of a list to turn into text
+
+  // kept responses
+  size_t responses = 1024;
+  size_t responses_bytes = 128 << 20;  // of all; one that exceeds a quarter of them is not kept
 };
 
 }  // namespace winnow::server

@@ -1,6 +1,9 @@
 #include "server/openai.h"
 
+#include <algorithm>
+
 #include "base/json_writer.h"
+#include "server/sse.h"
 
 namespace winnow::server {
 namespace {
@@ -12,47 +15,19 @@ void write_model(JsonWriter& w, const ModelFacts& f) {
   w.field("max_model_len", f.max_context).end_object();
 }
 
-void write_finish(JsonWriter& w, FinishReason finish) {
-  w.key("finish_reason");
-  if (finish == FinishReason::none) w.null();
-  else w.value(engine::name_of(finish));
-}
-
 void write_usage(JsonWriter& w, const Usage& u) {
   w.key("usage").begin_object().field("prompt_tokens", u.prompt_tokens).field("completion_tokens", u.completion_tokens);
   w.field("total_tokens", u.prompt_tokens + u.completion_tokens);
   w.key("prompt_tokens_details").begin_object().field("cached_tokens", u.cached.tokens).end_object();
   w.key("completion_tokens_details").begin_object().field("reasoning_tokens", u.reasoning_tokens).end_object();
-  w.key("winnow").begin_object().key("cached").begin_object().field("tokens", u.cached.tokens).key("pages").begin_object();
-  for (size_t tier = 0; tier < u.cached.pages_in.size(); ++tier) w.field(cache::name_of(static_cast<cache::Tier>(tier)), u.cached.pages_in[tier]);
-  w.end_object().key("snapshot");
-  if (u.cached.tokens > 0) w.value(cache::name_of(u.cached.snapshot_in));
-  else w.null();
-  w.field("cut", shown(u.cached.cut)).end_object();
-  w.field("preemptions", u.preemptions).field("queued_s", u.queued_s).field("prefill_s", u.prefill_s).field("decode_s", u.decode_s).end_object();
+  write_winnow(w, u);
   w.end_object();
 }
 
-void write_bytes(JsonWriter& w, std::string_view bytes) {
-  w.key("bytes").begin_array();
-  for (char c : bytes) w.value(static_cast<int>(static_cast<unsigned char>(c)));
-  w.end_array();
-}
-
 void write_chat_logprobs(JsonWriter& w, const std::vector<ops::Sampled>& tokens, const text::Tokenizer& tokenizer) {
-  w.key("logprobs").begin_object().key("content").begin_array();
-  for (const ops::Sampled& t : tokens) {
-    w.begin_object().field("token", tokenizer.bytes(t.token)).field("logprob", t.logprob);
-    write_bytes(w, tokenizer.bytes(t.token));
-    w.key("top_logprobs").begin_array();
-    for (const auto& [id, logprob] : t.top) {
-      w.begin_object().field("token", tokenizer.bytes(id)).field("logprob", logprob);
-      write_bytes(w, tokenizer.bytes(id));
-      w.end_object();
-    }
-    w.end_array().end_object();
-  }
-  w.end_array().key("refusal").null().end_object();
+  w.key("logprobs").begin_object().key("content");
+  write_logprobs(w, tokens, tokenizer);
+  w.key("refusal").null().end_object();
 }
 
 // The older shape of /v1/completions. Offsets count code points of the text that the tokens spell.
@@ -95,9 +70,7 @@ std::string model_json(const ModelFacts& facts) {
   return w.take();
 }
 
-std::string_view shown(cache::Cut cut) { return cache::name_of(cut == cache::Cut::different_salt ? cache::Cut::no_page : cut); }
-
-std::string error_json(const Refusal& r) {
+std::string openai_error(const Refusal& r) {
   JsonWriter w;
   w.begin_object().key("error").begin_object().field("message", r.message).field("type", r.status < 500 ? "invalid_request_error" : "server_error");
   w.key("param");
@@ -109,81 +82,139 @@ std::string error_json(const Refusal& r) {
   return w.end_object().end_object().take();
 }
 
-Answer::Answer(const Request& request, const text::Tokenizer& tokenizer, std::string model, std::string id, int64_t created)
-    : kind_(request.kind),
+OpenAiAnswer::OpenAiAnswer(const Request& request, const text::Tokenizer& tokenizer, std::string model, const std::string& id, int64_t created)
+    : chat_(request.api == Api::chat),
       logprobs_(request.sampling.logprobs),
       include_usage_(request.include_usage),
       tokenizer_(tokenizer),
       model_(std::move(model)),
-      id_(std::move(id)),
+      id_(id),
       created_(created),
-      choices_(static_cast<size_t>(request.n) * (request.kind == Kind::chat ? 1 : request.prompts.size())) {}
+      choices_(static_cast<size_t>(request.n) * (chat_ ? 1 : request.prompts.size())) {}
 
-void Answer::head(JsonWriter& w, bool chunk) const {
-  const bool chat = kind_ == Kind::chat;
-  w.begin_object().field("id", id_).field("object", !chat ? "text_completion" : chunk ? "chat.completion.chunk" : "chat.completion");
+std::string OpenAiAnswer::call_id(size_t choice, size_t block) const {
+  const std::string of = choice ? fmt::format("{}_", choice) : "";
+  return fmt::format("call_{}_{}{}", id_, of, block);
+}
+
+void OpenAiAnswer::head(JsonWriter& w, bool chunk) const {
+  w.begin_object().field("id", fmt::format("{}-{}", chat_ ? "chatcmpl" : "cmpl", id_));
+  w.field("object", !chat_ ? "text_completion" : chunk ? "chat.completion.chunk" : "chat.completion");
   w.field("created", created_).field("model", model_).key("choices").begin_array();
 }
 
-std::string Answer::chunk(const Delta& d) {
-  Choice& c = choices_[static_cast<size_t>(d.choice)];
+void OpenAiAnswer::write_finish(JsonWriter& w, const Choice& c) const {
+  w.key("finish_reason");
+  if (c.answer.finish() == FinishReason::none) w.null();
+  else w.value(chat_ && c.answer.ends_with_calls() ? "tool_calls" : engine::name_of(c.answer.finish()));
+}
+
+// What became of the blocks, as OpenAI tells it: text and reasoning by what they grew, calls each with its number.
+void OpenAiAnswer::write_delta(JsonWriter& w, size_t index, const std::vector<Change>& changes) {
+  Choice& c = choices_[index];
+  const std::vector<Block>& blocks = c.answer.blocks();
+  struct Call {
+    size_t block;
+    bool opened;
+    std::string arguments;
+  };
+  std::string reasoning, content;
+  std::vector<Call> calls;
+  for (const Change& change : changes) {
+    const Block::Kind kind = blocks[change.block].kind;
+    if (kind == Block::Kind::reasoning) reasoning += change.text;
+    if (kind == Block::Kind::text) content += change.text;
+    if (kind != Block::Kind::call || change.what == Change::What::closed) continue;
+    if (calls.empty() || calls.back().block != change.block) calls.push_back({change.block, false, {}});
+    calls.back().opened |= change.what == Change::What::opened;
+    calls.back().arguments += change.text;
+  }
+  w.key("delta").begin_object();
+  if (!std::exchange(c.role_sent, true)) w.field("role", "assistant");
+  if (!reasoning.empty()) w.field("reasoning_content", reasoning);
+  if (!content.empty()) w.field("content", content);
+  if (!calls.empty()) w.key("tool_calls").begin_array();
+  for (const Call& call : calls) {
+    const auto before = blocks.begin() + static_cast<std::ptrdiff_t>(call.block);
+    w.begin_object().field("index", std::count_if(blocks.begin(), before, [](const Block& b) { return b.kind == Block::Kind::call; }));
+    if (call.opened) w.field("id", call_id(index, call.block)).field("type", "function");
+    w.key("function").begin_object();
+    if (call.opened) w.field("name", blocks[call.block].name);
+    w.field("arguments", call.arguments).end_object().end_object();
+  }
+  if (!calls.empty()) w.end_array();
+  w.end_object();
+}
+
+std::string OpenAiAnswer::events(const Delta& d) {
+  const auto index = static_cast<size_t>(d.choice);
+  Choice& c = choices_[index];
+  const std::vector<Change> changes = c.answer.add(d);
   JsonWriter w;
   head(w, true);
-  w.begin_object().field("index", d.choice);
-  if (kind_ == Kind::chat) {
-    w.key("delta").begin_object();
-    if (!std::exchange(c.role_sent, true)) w.field("role", "assistant");
-    if (!d.reasoning.empty()) w.field("reasoning_content", d.reasoning);
-    if (!d.content.empty()) w.field("content", d.content);
-    w.end_object();
+  w.begin_object().field("index", index);
+  if (chat_) {
+    write_delta(w, index, changes);
     if (logprobs_ >= 0) write_chat_logprobs(w, d.tokens, tokenizer_);
     else w.key("logprobs").null();
   } else {
-    w.field("text", d.content);
+    w.field("text", text::text_of(d.parts, text::AnswerPart::Kind::content));
     if (logprobs_ >= 0) write_text_logprobs(w, d.tokens, tokenizer_, logprobs_, &c.text_offset);
     else w.key("logprobs").null();
   }
-  write_finish(w, d.finish);
+  write_finish(w, c);
   w.end_object().end_array();
   if (include_usage_) w.key("usage").null();
-  return w.end_object().take();
+  return sse_event(w.end_object().take());
 }
 
-std::string Answer::usage_chunk(const Usage& usage) const {
-  JsonWriter w;
-  head(w, true);
-  w.end_array();
-  write_usage(w, usage);
-  return w.end_object().take();
+std::string OpenAiAnswer::end(const Usage& usage) const {
+  std::string last;
+  if (include_usage_) {
+    JsonWriter w;
+    head(w, true);
+    w.end_array();
+    write_usage(w, usage);
+    last = sse_event(w.end_object().take());
+  }
+  return last + std::string(kSseDone);
 }
 
-void Answer::add(Delta d) {
-  Choice& c = choices_[static_cast<size_t>(d.choice)];
-  c.reasoning += d.reasoning;
-  c.content += d.content;
-  if (logprobs_ >= 0) c.tokens.insert(c.tokens.end(), std::make_move_iterator(d.tokens.begin()), std::make_move_iterator(d.tokens.end()));
-  if (d.finish != FinishReason::none) c.finish = d.finish;
-}
+std::string OpenAiAnswer::failed(const Refusal& why) const { return sse_event(openai_error(why)); }
 
-std::string Answer::whole(const Usage& usage) const {
+std::string OpenAiAnswer::whole(const Usage& usage) const {
   JsonWriter w;
   head(w, false);
   for (size_t i = 0; i < choices_.size(); ++i) {
-    const Choice& c = choices_[i];
+    const ChoiceAnswer& a = choices_[i].answer;
+    const std::string content = a.text_of(Block::Kind::text);
     w.begin_object().field("index", i);
-    if (kind_ == Kind::chat) {
-      w.key("message").begin_object().field("role", "assistant").field("content", c.content);
-      if (!c.reasoning.empty()) w.field("reasoning_content", c.reasoning);
+    if (chat_) {
+      const std::string reasoning = a.text_of(Block::Kind::reasoning);
+      const std::vector<Block>& blocks = a.blocks();
+      const auto is_call = [](const Block& b) { return b.kind == Block::Kind::call; };
+      const bool calls = std::any_of(blocks.begin(), blocks.end(), is_call);
+      w.key("message").begin_object().field("role", "assistant").key("content");
+      if (calls && content.empty()) w.null();
+      else w.value(content);
+      if (!reasoning.empty()) w.field("reasoning_content", reasoning);
+      if (calls) w.key("tool_calls").begin_array();
+      for (size_t b = 0; b < blocks.size(); ++b) {
+        if (!is_call(blocks[b])) continue;
+        w.begin_object().field("id", call_id(i, b)).field("type", "function").key("function").begin_object();
+        w.field("name", blocks[b].name).field("arguments", blocks[b].text).end_object().end_object();
+      }
+      if (calls) w.end_array();
       w.key("refusal").null().end_object();
-      if (logprobs_ >= 0) write_chat_logprobs(w, c.tokens, tokenizer_);
+      if (logprobs_ >= 0) write_chat_logprobs(w, a.tokens(), tokenizer_);
       else w.key("logprobs").null();
     } else {
       int64_t offset = 0;
-      w.field("text", c.content);
-      if (logprobs_ >= 0) write_text_logprobs(w, c.tokens, tokenizer_, logprobs_, &offset);
+      w.field("text", content);
+      if (logprobs_ >= 0) write_text_logprobs(w, a.tokens(), tokenizer_, logprobs_, &offset);
       else w.key("logprobs").null();
     }
-    write_finish(w, c.finish);
+    write_finish(w, choices_[i]);
     w.end_object();
   }
   w.end_array();

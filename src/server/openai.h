@@ -1,51 +1,48 @@
 // OpenAI's JSON: models, errors, chunks and whole answers of chat and text completions. Beside OpenAI's fields a chat
-// message has `reasoning_content`: what the model wrote before </think>. Tool calls stay in `content` as the model wrote
-// them. `logprobs` lists every token drawn, those of the reasoning and the stop token included.
+// message has `reasoning_content`: what the model wrote before </think>. `logprobs` lists every token drawn, those of the
+// reasoning, of calls and the stop token included.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "server/generation.h"
-
-namespace winnow {
-class JsonWriter;
-}
+#include "server/answer.h"
 
 namespace winnow::server {
 
 std::string models_json(const ModelFacts& facts);
 std::string model_json(const ModelFacts& facts);
-std::string error_json(const Refusal& refusal);
-// The reason as clients may know it: whether another salt has the same text is nobody's business but its own.
-std::string_view shown(cache::Cut cut);
+std::string openai_error(const Refusal& refusal);
 
-// The answer to one request.
-class Answer {
+// The answer to one request, as it comes (head, events, end) or whole. What answers of other APIs have too is listed in
+// api_answer.h.
+class OpenAiAnswer {
  public:
-  Answer(const Request& request, const text::Tokenizer& tokenizer, std::string model, std::string id, int64_t created);
-
-  // As a stream: one chunk a delta (the role goes out with a choice's first), the last one with the usage if asked for.
-  std::string chunk(const Delta& delta);
-  std::string usage_chunk(const Usage& usage) const;
-  // As a whole: deltas are collected, then written.
-  void add(Delta delta);
+  OpenAiAnswer(const Request& request, const text::Tokenizer& tokenizer, std::string model, const std::string& id, int64_t created);
+  std::string head() const { return {}; }
+  std::string begin(const Usage&) const { return {}; }
+  void add(const Delta& delta) { choices_[static_cast<size_t>(delta.choice)].answer.add(delta); }
+  std::string events(const Delta& delta);  // adds it, too
+  std::string end(const Usage& usage) const;
   std::string whole(const Usage& usage) const;
+  std::string failed(const Refusal& why) const;
+  std::string error(const Refusal& why) const { return openai_error(why); }
 
  private:
   struct Choice {
-    std::string reasoning, content;
-    std::vector<ops::Sampled> tokens;
-    engine::FinishReason finish = engine::FinishReason::none;
+    ChoiceAnswer answer;
     int64_t text_offset = 0;
     bool role_sent = false;
   };
   void head(JsonWriter& w, bool chunk) const;
-  const Kind kind_;
+  void write_finish(JsonWriter& w, const Choice& choice) const;
+  void write_delta(JsonWriter& w, size_t index, const std::vector<Change>& changes);
+  std::string call_id(size_t choice, size_t block) const;
+  const bool chat_;
   const int32_t logprobs_;
   const bool include_usage_;
   const text::Tokenizer& tokenizer_;
-  const std::string model_, id_;
+  const std::string model_, id_;  // the id without the prefix
   const int64_t created_;
   std::vector<Choice> choices_;
 };

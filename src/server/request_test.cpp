@@ -11,8 +11,8 @@ const ModelFacts kFacts{
     .name = "tiny", .vocab_size = 100, .max_context = 1000, .default_temperature = 0.7f, .default_top_p = 0.9f, .eos_token_ids = {7}};
 const Limits kLimits;
 
-Request accepted(Kind kind, std::string_view body) {
-  std::variant<Request, Refusal> r = parse_request(kind, body, kFacts, kLimits);
+Request accepted(Api api, std::string_view body) {
+  std::variant<Request, Refusal> r = parse_request(api, body, kFacts, kLimits);
   if (const auto* refusal = std::get_if<Refusal>(&r)) {
     ADD_FAILURE() << body << ": " << refusal->message;
     return {};
@@ -20,10 +20,10 @@ Request accepted(Kind kind, std::string_view body) {
   return std::get<Request>(std::move(r));
 }
 Request chat(std::string_view fields) {
-  return accepted(Kind::chat, fmt::format(R"({{"messages": [{{"role": "user", "content": "hi"}}]{}{}}})", fields.empty() ? "" : ", ", fields));
+  return accepted(Api::chat, fmt::format(R"({{"messages": [{{"role": "user", "content": "hi"}}]{}{}}})", fields.empty() ? "" : ", ", fields));
 }
 Request completion(std::string_view fields) {
-  return accepted(Kind::completion, fmt::format(R"({{"prompt": "hi"{}{}}})", fields.empty() ? "" : ", ", fields));
+  return accepted(Api::completion, fmt::format(R"({{"prompt": "hi"{}{}}})", fields.empty() ? "" : ", ", fields));
 }
 
 TEST(Request, Defaults) {
@@ -86,8 +86,8 @@ TEST(Request, Completions) {
   EXPECT_EQ(std::get<std::string>(completion("").prompts.at(0)), "hi");
   EXPECT_EQ(completion(R"("logprobs": 0)").sampling.logprobs, 0);
   EXPECT_EQ(completion(R"("best_of": 2, "n": 2)").n, 2);
-  EXPECT_EQ(accepted(Kind::completion, R"({"prompt": ["a", [1, 2]]})").prompts.size(), 2u);
-  EXPECT_EQ(std::get<1>(accepted(Kind::completion, R"({"prompt": [1, 2, 99]})").prompts.at(0)), (std::vector<int32_t>{1, 2, 99}));
+  EXPECT_EQ(accepted(Api::completion, R"({"prompt": ["a", [1, 2]]})").prompts.size(), 2u);
+  EXPECT_EQ(std::get<1>(accepted(Api::completion, R"({"prompt": [1, 2, 99]})").prompts.at(0)), (std::vector<int32_t>{1, 2, 99}));
 }
 
 TEST(Request, NullMeansAbsent) {
@@ -96,7 +96,7 @@ TEST(Request, NullMeansAbsent) {
 }
 
 TEST(Request, MessagesReachTheTemplateChecked) {
-  const Request r = accepted(Kind::chat, R"({"messages": [
+  const Request r = accepted(Api::chat, R"({"messages": [
     {"role": "developer", "content": "s"},
     {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "u"},
     {"role": "assistant", "content": null, "refusal": null, "audio": null, "reasoning_content": "r",
@@ -118,14 +118,14 @@ TEST(Request, ToolChoiceNoneTakesTheToolsAway) {
 }
 
 struct Bad {
-  Kind kind;
+  Api api;
   const char* body;   // whole, or fields after a valid beginning
   const char* param;  // that the refusal must name
   int status = 400;
 };
 
 TEST(Request, WrongOnesAreRefusedByName) {
-  constexpr Kind chat = Kind::chat, text = Kind::completion;
+  constexpr Api chat = Api::chat, text = Api::completion;
   const Bad cases[] = {
       {chat, R"({"messages": )", ""},
       {chat, "", ""},
@@ -197,8 +197,13 @@ TEST(Request, WrongOnesAreRefusedByName) {
       {chat, R"("tools": [{"type": "function", "function": {"name": "f", "parameters": []}}])", "tools[0].function.parameters"},
       {chat, R"("tool_choice": "required")", "tool_choice"},
       {chat, R"("tool_choice": {"type": "function"})", "tool_choice"},
-      {chat, R"("parallel_tool_calls": false)", "parallel_tool_calls"},
-      {chat, R"("reasoning_effort": "none")", "reasoning_effort"},
+      {chat, R"("parallel_tool_calls": 0)", "parallel_tool_calls"},
+      {chat, R"("reasoning_effort": "most")", "reasoning_effort"},
+      {chat, R"("thinking": {"type": "on"})", "thinking.type"},
+      {chat, R"("thinking": {"type": "disabled", "budget_tokens": 5})", "thinking.budget_tokens"},
+      {chat, R"("max_tokens": 5, "thinking_token_budget": 5)", "thinking_token_budget"},
+      {chat, R"("thinking_token_budget": -1)", "thinking_token_budget"},
+      {chat, R"("input": "x")", "input"},
       {chat, R"("chat_template_kwargs": {"messages": []})", "chat_template_kwargs.messages"},
       {chat, R"("chat_template_kwargs": [])", "chat_template_kwargs"},
       {chat, R"("response_format": {"type": "json_object"})", "response_format"},
@@ -237,8 +242,8 @@ TEST(Request, WrongOnesAreRefusedByName) {
   for (const Bad& c : cases) {
     std::string body = c.body;
     if (body.starts_with("\"") && body.find("\":") != std::string::npos)
-      body = fmt::format("{{{}, {}}}", c.kind == Kind::chat ? R"("messages": [{"role": "user", "content": "hi"}])" : R"("prompt": "hi")", body);
-    const std::variant<Request, Refusal> r = parse_request(c.kind, body, kFacts, kLimits);
+      body = fmt::format("{{{}, {}}}", c.api == Api::chat ? R"("messages": [{"role": "user", "content": "hi"}])" : R"("prompt": "hi")", body);
+    const std::variant<Request, Refusal> r = parse_request(c.api, body, kFacts, kLimits);
     const auto* refusal = std::get_if<Refusal>(&r);
     ASSERT_TRUE(refusal) << body;
     EXPECT_EQ(refusal->param, c.param) << body << ": " << refusal->message;
@@ -250,16 +255,16 @@ TEST(Request, WrongOnesAreRefusedByName) {
 
 TEST(Request, DepthAndLengthsAreBounded) {
   const std::string deep = fmt::format(R"({{"messages": {}1{}}})", std::string(40, '['), std::string(40, ']'));
-  EXPECT_TRUE(std::holds_alternative<Refusal>(parse_request(Kind::chat, deep, kFacts, kLimits)));
+  EXPECT_TRUE(std::holds_alternative<Refusal>(parse_request(Api::chat, deep, kFacts, kLimits)));
   const std::string name(100000, 'x');
-  const auto r = parse_request(Kind::chat, fmt::format(R"({{"{}": 1}})", name), kFacts, kLimits);
+  const auto r = parse_request(Api::chat, fmt::format(R"({{"{}": 1}})", name), kFacts, kLimits);
   ASSERT_TRUE(std::holds_alternative<Refusal>(r));
   EXPECT_LT(std::get<Refusal>(r).message.size(), 1000u);
   const std::string salt = fmt::format(R"({{"prompt": "x", "cache_salt": "{}"}})", std::string(kLimits.salt_bytes + 1, 's'));
-  EXPECT_TRUE(std::holds_alternative<Refusal>(parse_request(Kind::completion, salt, kFacts, kLimits)));
+  EXPECT_TRUE(std::holds_alternative<Refusal>(parse_request(Api::completion, salt, kFacts, kLimits)));
   std::string many = R"({"messages": [)";
   for (size_t i = 0; i <= kLimits.messages; ++i) many += fmt::format(R"({}{{"role": "user", "content": ""}})", i ? "," : "");
-  EXPECT_TRUE(std::holds_alternative<Refusal>(parse_request(Kind::chat, many + "]}", kFacts, kLimits)));
+  EXPECT_TRUE(std::holds_alternative<Refusal>(parse_request(Api::chat, many + "]}", kFacts, kLimits)));
 }
 
 }  // namespace

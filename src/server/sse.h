@@ -7,6 +7,7 @@
 namespace winnow::server {
 
 inline std::string sse_event(std::string_view json) { return "data: " + std::string(json) + "\n\n"; }
+inline std::string sse_event(std::string_view name, std::string_view json) { return "event: " + std::string(name) + "\n" + sse_event(json); }
 inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";
 inline constexpr std::string_view kSsePing = ": ping\n\n";  // a comment: clients skip it
 

@@ -12,6 +12,7 @@ std::string StopStrings::append(std::string_view text) {
 
   // The first to be completed wins, and of those the longest: what a reader of single bytes would have found.
   size_t first_end = std::string::npos, start = 0;
+  const std::string* first = nullptr;
   for (const std::string& s : stop_) {
     const size_t at = pending_.find(s, known >= s.size() ? known - s.size() + 1 : 0);
     if (at == std::string::npos) continue;
@@ -19,10 +20,12 @@ std::string StopStrings::append(std::string_view text) {
     if (end < first_end || (end == first_end && at < start)) {
       first_end = end;
       start = at;
+      first = &s;
     }
   }
   if (first_end != std::string::npos) {
     found_ = true;
+    which_ = *first;
     pending_.resize(start);
     return std::exchange(pending_, {});
   }
@@ -46,52 +49,67 @@ bool opens_reasoning(std::span<const Piece> prompt) {
 }
 
 AnswerReader::AnswerReader(const Tokenizer& tokenizer, AnswerOptions options)
-    : detokenizer_(tokenizer, options.skip_special), stop_(std::move(options.stop)) {
+    : detokenizer_(tokenizer, options.skip_special), stop_(std::move(options.stop)), calls_(tokenizer), one_call_(options.one_call) {
   if (!options.split_reasoning) return;
   think_ = tokenizer.find("<think>");
   end_think_ = tokenizer.find("</think>");
   tool_call_ = tokenizer.find("<tool_call>");
   in_reasoning_ = options.starts_in_reasoning && end_think_ >= 0;
+  if (calls_.can_read()) tools_ = std::move(options.tools);
 }
 
-void AnswerReader::emit(std::string text, bool may_stop, AnswerText* to) {
-  if (in_reasoning_) {
-    to->reasoning += text;
-    return;
-  }
-  if (may_stop) {
-    to->content += stop_.append(text);
-    return;
-  }
-  to->content += stop_.flush() + text;
+void AnswerReader::emit(std::string text, bool may_stop, AnswerParts* to) {
+  if (calls_.in_call()) return calls_.append(text, to);
+  if (in_reasoning_) return push(to, AnswerPart::Kind::reasoning, std::move(text));
+  if (may_stop) show(stop_.append(text), to);
+  else show(stop_.flush() + text, to);
 }
 
-void AnswerReader::close_segment(bool may_stop, AnswerText* to) {
+void AnswerReader::show(std::string content, AnswerParts* to) {
+  if (tools_) {
+    content = space_ + content;
+    const size_t end = content.find_last_not_of(" \t\r\n") + 1;  // 0: all of it is space
+    space_ = content.substr(end);
+    content.resize(end);
+  }
+  push(to, AnswerPart::Kind::content, std::move(content));
+}
+
+void AnswerReader::close_segment(bool may_stop, AnswerParts* to) {
   emit(detokenizer_.flush(), may_stop, to);
-  if (!stop_.found()) to->content += stop_.flush();
+  if (!stop_.found()) show(stop_.flush(), to);
 }
 
-AnswerText AnswerReader::append(Token id, bool may_stop) {
-  AnswerText out;
-  if (stop_.found()) return out;
+AnswerParts AnswerReader::append(Token id, bool may_stop) {
+  AnswerParts out;
+  if (stopped()) return out;
   const bool opens = id == think_ && think_ >= 0;
   const bool closes = id == end_think_ && end_think_ >= 0;
-  if (opens || closes) {  // a second one of the same kind means nothing and is dropped
+  if ((opens || closes) && !calls_.in_value()) {  // a second one of the same kind means nothing and is dropped
     close_segment(may_stop, &out);
-    in_reasoning_ = opens && end_think_ >= 0;
+    if (!calls_.in_call()) in_reasoning_ = opens && end_think_ >= 0;
     return out;
   }
   if (in_reasoning_ && id == tool_call_ && tool_call_ >= 0) {  // a call ends the thought that led to it
     close_segment(may_stop, &out);
     in_reasoning_ = false;
   }
+  if (tools_ && (calls_.opens(id) || (calls_.in_call() && calls_.is_tag(id)))) {
+    close_segment(may_stop, &out);
+    if (stop_.found()) return out;
+    space_.clear();
+    calls_.tag(id, *tools_, &out);
+    had_its_call_ = one_call_ && calls_.calls() > 0;
+    return out;
+  }
   emit(detokenizer_.append(id), may_stop, &out);
   return out;
 }
 
-AnswerText AnswerReader::finish() {
-  AnswerText out;
-  if (!stop_.found()) close_segment(true, &out);
+AnswerParts AnswerReader::finish() {
+  AnswerParts out;
+  if (!stopped()) close_segment(true, &out);
+  if (calls_.calls() == 0 && !calls_.in_call()) push(&out, AnswerPart::Kind::content, std::exchange(space_, {}));
   return out;
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
 #include <random>
 
 namespace winnow::text {
@@ -68,22 +69,28 @@ class AnswerReaderTest : public testing::Test {
  protected:
   Tokenizer tokenizer_ = Tokenizer::load(WINNOW_SOURCE_DIR "/models/winnow-tiny/tokenizer.json").or_throw();
 
-  AnswerText read(const std::string& text, AnswerOptions options) {
+  struct Texts {
+    std::string reasoning, content;
+  };
+  AnswerParts parts(const std::string& text, AnswerOptions options) {
     AnswerReader reader(tokenizer_, std::move(options));
-    AnswerText all;
-    const auto add = [&](const AnswerText& t) {
-      all.reasoning += t.reasoning;
-      all.content += t.content;
+    AnswerParts all;
+    const auto add = [&](const AnswerParts& more) {
+      for (const AnswerPart& p : more) push(&all, p.kind, p.text);
     };
     for (Token t : tokenizer_.encode(text, true)) add(reader.append(t));
     add(reader.finish());
     return all;
   }
+  Texts read(const std::string& text, AnswerOptions options) {
+    const AnswerParts all = parts(text, std::move(options));
+    return {text_of(all, AnswerPart::Kind::reasoning), text_of(all, AnswerPart::Kind::content)};
+  }
 };
 
 TEST_F(AnswerReaderTest, SplitsReasoning) {
   const AnswerOptions chat{.split_reasoning = true, .starts_in_reasoning = true};
-  AnswerText a = read("thought 語</think>answer 😀", chat);
+  Texts a = read("thought 語</think>answer 😀", chat);
   EXPECT_EQ(a.reasoning, "thought 語");
   EXPECT_EQ(a.content, "answer 😀");
   a = read("only a thought", chat);
@@ -109,7 +116,7 @@ TEST(OpensReasoning, OnlyWhatTheTemplateWroteCounts) {
 
 TEST_F(AnswerReaderTest, StopStringsConcernContentOnly) {
   AnswerOptions chat{.split_reasoning = true, .starts_in_reasoning = true, .stop = {"stone", "nd"}};
-  AnswerText a = read("the stone and</think>a stone here", chat);
+  Texts a = read("the stone and</think>a stone here", chat);
   EXPECT_EQ(a.reasoning, "the stone and");
   EXPECT_EQ(a.content, "a ");
   a = read("x</think>a sto", chat);
@@ -120,10 +127,50 @@ TEST_F(AnswerReaderTest, StopStringsWaitForMinTokens) {
   AnswerReader reader(tokenizer_, {.stop = {"1"}});
   std::string text;
   const std::vector<Token> ids = tokenizer_.encode("1 1 1 2", true);
-  for (size_t i = 0; i < ids.size(); ++i) text += reader.append(ids[i], i + 1 >= ids.size() - 2).content;
+  for (size_t i = 0; i < ids.size(); ++i) text += text_of(reader.append(ids[i], i + 1 >= ids.size() - 2), AnswerPart::Kind::content);
   EXPECT_TRUE(reader.stopped());
   EXPECT_EQ(text.find('2'), std::string::npos);
   EXPECT_NE(text.find('1'), std::string::npos);
+}
+
+std::shared_ptr<const ToolTypes> tools(std::string_view json) { return std::make_shared<const ToolTypes>(boost::json::parse(json).as_array()); }
+
+TEST_F(AnswerReaderTest, CallsArePartsInTheirOrder) {
+  using Kind = AnswerPart::Kind;
+  const AnswerOptions chat{.split_reasoning = true, .starts_in_reasoning = true, .stop = {"Paris"}, .tools = tools("[]")};
+  EXPECT_EQ(parts("hm</think>\n\nLet me look.\n<tool_call>f<arg_key>city</arg_key><arg_value>Paris</arg_value></tool_call>\n"
+                  "<tool_call>g</tool_call>\n",
+                  chat),
+            (AnswerParts{{Kind::reasoning, "hm"},
+                         {Kind::content, "\n\nLet me look."},
+                         {Kind::call, "f"},
+                         {Kind::arguments, R"({"city": "Paris"})"},
+                         {Kind::call_end, ""},
+                         {Kind::call, "g"},
+                         {Kind::arguments, "{}"},
+                         {Kind::call_end, ""}}));
+  EXPECT_EQ(parts("so<tool_call>f</tool_call>x ", chat),
+            (AnswerParts{{Kind::reasoning, "so"}, {Kind::call, "f"}, {Kind::arguments, "{}"}, {Kind::call_end, ""}, {Kind::content, "x"}}));
+  EXPECT_EQ(read("a</think>b \n ", chat).content, "b \n ");
+  EXPECT_EQ(read("a</think>b Paris", chat).content, "b ");
+}
+
+TEST_F(AnswerReaderTest, OneCallEndsTheAnswer) {
+  AnswerReader reader(tokenizer_, {.split_reasoning = true, .tools = tools("[]"), .one_call = true});
+  AnswerParts all;
+  for (Token t : tokenizer_.encode("<tool_call>f</tool_call><tool_call>g</tool_call>", true))
+    for (const AnswerPart& p : reader.append(t)) push(&all, p.kind, p.text);
+  EXPECT_TRUE(reader.stopped());
+  EXPECT_EQ(reader.stop_string(), "");
+  EXPECT_EQ(all.size(), 3u);
+  EXPECT_TRUE(reader.finish().empty());
+}
+
+TEST_F(AnswerReaderTest, ThoughtsWithinACallChangeNothing) {
+  const AnswerOptions chat{.split_reasoning = true, .tools = tools("[]")};
+  EXPECT_EQ(text_of(parts("<tool_call>f<think><arg_key>a</arg_key></think><arg_value><think>b</think></arg_value></tool_call>", chat),
+                    AnswerPart::Kind::arguments),
+            R"({"a": "<think>b</think>"})");
 }
 
 }  // namespace
