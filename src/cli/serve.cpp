@@ -56,7 +56,7 @@ int serve(ServeFlags f) {
 Run add_serve(CLI::App& program) {
   auto flags = std::make_shared<ServeFlags>();
   flags->model.log_level = "info";
-  CLI::App* verb = program.add_subcommand("serve", "HTTP server with OpenAI's chat and text completions");
+  CLI::App* verb = program.add_subcommand("serve", "HTTP server for clients of OpenAI's and Anthropic's APIs");
   add_model_flags(*verb, flags->model, ModelArgument::optional);
   add_context_flag(*verb, flags->model);
   add_batch_flag(*verb, flags->model);
@@ -75,8 +75,9 @@ Run add_serve(CLI::App& program) {
       "  winnow serve\n"
       "  winnow serve MODEL --port 8080 --max-batch 8\n"
       "  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n\n"
-      "Routes: GET /v1/models, POST /v1/chat/completions, POST /v1/completions, GET /health, GET /metrics. There is no access control:\n"
-      "whoever reaches the port can use the model. SIGINT and SIGTERM stop it gracefully. man winnow-serve lists the fields.");
+      "Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens, /tokenize, /detokenize;\n"
+      "GET /v1/models, /health, /ready, /version, /metrics. docs/api.md has the fields of each, man winnow-serve the most used. There is no\n"
+      "access control: whoever reaches the port can use the model. SIGINT and SIGTERM stop it gracefully.");
   return [flags] { return serve(*flags); };
 }
 

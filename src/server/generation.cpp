@@ -120,7 +120,7 @@ std::variant<std::vector<int32_t>, Refusal> prompt_tokens(const Request& request
 std::variant<Generation, Refusal> Generation::start(Request request, const Services& services) {
   std::variant<std::vector<Tokens>, Refusal> encoded = encode(request, services);
   if (auto* refusal = std::get_if<Refusal>(&encoded)) return std::move(*refusal);
-  Generation g(std::move(request));
+  Generation g(std::move(request), services);
   const Request& r = g.request_;
   std::shared_ptr<const text::ToolTypes> tools;
   if (r.has_tools()) tools = std::make_shared<const text::ToolTypes>(r.context.at("tools").as_array());
@@ -130,7 +130,9 @@ std::variant<Generation, Refusal> Generation::start(Request request, const Servi
     if (const auto* refusal = std::get_if<Refusal>(&tokens)) return *refusal;
     g.prompt_tokens_ += n;
     for (int64_t i = 0; i < r.n; ++i) {
-      Result<engine::Stream> stream = services.engine.submit(engine_request(r, services.facts, prompt.ids, std::get<int64_t>(tokens), i));
+      engine::Request asked = engine_request(r, services.facts, prompt.ids, std::get<int64_t>(tokens), i);
+      const bool budget = prompt.starts_in_reasoning && r.thinking_tokens && services.tokenizer.find(kEndThink) >= 0;
+      Result<engine::Stream> stream = services.engine.submit(budget ? asked : std::move(asked));
       if (!stream)
         return Refusal{.status = stream.error().kind() == Failure::usage ? 400 : 503, .message = stream.error().what(), .param = {}, .code = {}};
       text::AnswerOptions options{.split_reasoning = r.is_conversation(),
@@ -140,13 +142,53 @@ std::variant<Generation, Refusal> Generation::start(Request request, const Servi
                                   .one_call = !r.parallel_calls};
       const int64_t index = static_cast<int64_t>(g.choices_.size());
       g.choices_.push_back({std::move(*stream), ChoiceText(index, services.tokenizer, std::move(options), r.min_tokens)});
+      if (budget) g.choices_.back().asked = std::move(asked);
+      g.choices_.back().budget_left = budget;
     }
   }
   return g;
 }
 
 void Generation::on_news(const std::function<void()>& wake) {
+  wake_ = wake;
   for (Choice& c : choices_) c.stream.on_event(wake);
+}
+
+void Generation::take(Choice& c, const engine::Event& event, Delta* delta) {
+  c.text.append(event, delta);
+  c.done = delta->finish != engine::FinishReason::none;
+  if (c.done && c.text.stopped()) c.stream.cancel();
+  if (!c.budget_left || c.done) return;
+  if (event.sampled.token >= 0) c.asked.prompt.push_back(event.sampled.token);
+  if (!c.text.in_reasoning()) c.budget_left = false;
+  else if (c.text.reasoning_tokens() >= *request_.thinking_tokens) close_reasoning(c, delta);
+}
+
+void Generation::close_reasoning(Choice& c, Delta* delta) {
+  c.budget_left = false;
+  c.before = c.stream.timings();
+  const int64_t left = c.asked.max_tokens - c.text.tokens() - 1;
+  engine::Event close;
+  close.sampled.token = services_->tokenizer.find(kEndThink);
+  if (left < 1) close.finish = engine::FinishReason::length;
+  c.asked.prompt.push_back(close.sampled.token);
+  take(c, close, delta);
+  if (c.done) return c.stream.cancel();
+  c.asked.max_tokens = left;
+  c.asked.min_tokens = std::max<int64_t>(0, c.asked.min_tokens - c.text.tokens());
+  if (c.asked.deadline_s > 0)
+    c.asked.deadline_s = std::max(1e-3, c.asked.deadline_s - std::chrono::duration<double>(Clock::now() - started_).count());
+  Result<engine::Stream> rest = services_->engine.submit(std::move(c.asked));
+  if (!rest) {
+    delta->finish = engine::FinishReason::error;
+    delta->error = rest.error().what();
+    c.done = true;
+    return c.stream.cancel();
+  }
+  c.stream = std::move(*rest);
+  if (!wake_) return;
+  c.stream.on_event(wake_);
+  wake_();  // for what came before
 }
 
 std::vector<Delta> Generation::poll() {
@@ -154,15 +196,25 @@ std::vector<Delta> Generation::poll() {
   for (Choice& c : choices_) {
     Delta delta;
     engine::Event event;
-    while (!c.done && c.stream.try_next(&event)) {
-      c.text.append(event, &delta);
-      c.done = delta.finish != engine::FinishReason::none;
-      if (c.done && c.text.stopped()) c.stream.cancel();
-    }
+    while (!c.done && c.stream.try_next(&event)) take(c, event, &delta);
     if (request_.sampling.logprobs < 0) delta.tokens.clear();
     if (!delta.empty() || delta.drawn > 0) news.push_back(std::move(delta));
   }
   return news;
+}
+
+engine::Timings Generation::timings(size_t choice) const {
+  const Choice& c = choices_[choice];
+  engine::Timings t = c.stream.timings();
+  if (c.before.generated_tokens == 0) return t;
+  t.cached = c.before.cached;
+  t.prompt_tokens = c.before.prompt_tokens;
+  t.generated_tokens += c.before.generated_tokens;
+  t.preemptions += c.before.preemptions;
+  t.queued_s += c.before.queued_s;
+  t.prefill_s += c.before.prefill_s;
+  t.decode_s += c.before.decode_s;
+  return t;
 }
 
 bool Generation::done() const {
@@ -183,7 +235,7 @@ Usage Generation::usage() const {
     u.reasoning_tokens += c.text.reasoning_tokens();
   }
   for (size_t i = 0; i < choices_.size(); ++i) {
-    const engine::Timings t = choices_[i].stream.timings();
+    const engine::Timings t = timings(i);
     u.preemptions += t.preemptions;
     u.queued_s = std::max(u.queued_s, t.queued_s);
     u.prefill_s = std::max(u.prefill_s, t.prefill_s);

@@ -1,5 +1,6 @@
 """The official client talks to the server."""
 import concurrent.futures
+import json
 import time
 
 import openai
@@ -58,18 +59,75 @@ def test_chat(client):
     assert 0 < u.completion_tokens_details.reasoning_tokens < u.completion_tokens
 
 
+WEATHER = [{"type": "function", "function": {"name": "get_weather", "description": "Weather of a city",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
+ASK_WEATHER = [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
 def test_conversation_with_tools(client):
-    tools = [{"type": "function", "function": {"name": "get_weather", "description": "Weather of a city",
-              "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
-    ask = [{"role": "user", "content": "What is the weather in Paris?"}]
-    r = chat(client, ask, tools=tools)
-    assert "<tool_call>get_weather" in r.choices[0].message.content  # parsing them is not the server's yet
-    without = chat(client, ask, tools=tools, tool_choice="none")
+    r = chat(client, ASK_WEATHER, tools=WEATHER)
+    m = r.choices[0].message
+    assert r.choices[0].finish_reason == "tool_calls" and m.content is None and "get_weather" in m.reasoning_content
+    assert [(c.type, c.function.name, json.loads(c.function.arguments)) for c in m.tool_calls] == [("function", "get_weather", {"city": "Paris"})]
+    without = chat(client, ASK_WEATHER, tools=WEATHER, tool_choice="none")
     assert without.usage.prompt_tokens < r.usage.prompt_tokens
-    call = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
-    answer = chat(client, ask + [{"role": "assistant", "content": None, "tool_calls": [call]},
-                                 {"role": "tool", "tool_call_id": "1", "content": '{"temperature": 21, "sky": "clear"}'}], tools=tools)
-    assert "21" in answer.choices[0].message.content
+    result = {"role": "tool", "tool_call_id": m.tool_calls[0].id, "content": '{"temperature": 21, "sky": "clear"}'}
+    answer = chat(client, ASK_WEATHER + [m.model_dump(exclude_none=True), result], tools=WEATHER)
+    assert "21" in answer.choices[0].message.content and answer.choices[0].finish_reason == "stop"
+
+
+def test_calls_stream_as_the_whole_has_them(client):
+    whole = chat(client, ASK_WEATHER, tools=WEATHER).choices[0].message
+    with client.chat.completions.stream(model="winnow-tiny", messages=ASK_WEATHER, tools=WEATHER, temperature=0) as stream:
+        events = [e.type for e in stream]
+        final = stream.get_final_completion().choices[0]
+    call = final.message.tool_calls[0]
+    assert final.finish_reason == "tool_calls" and (final.message.content or None) == whole.content
+    assert (call.function.name, call.function.arguments) == (whole.tool_calls[0].function.name, whole.tool_calls[0].function.arguments)
+    assert "tool_calls.function.arguments.delta" in events and "tool_calls.function.arguments.done" in events
+    pieces = [c for chunk in chat(client, ASK_WEATHER, tools=WEATHER, stream=True) for c in chunk.choices[0].delta.tool_calls or []]
+    assert len(pieces) > 2 and pieces[0].id and all(p.id is None and p.function.name is None for p in pieces[1:])
+
+
+def test_a_call_that_breaks_off_is_no_json(client):
+    n = chat(client, ASK_WEATHER, tools=WEATHER).usage.completion_tokens
+    cut = chat(client, ASK_WEATHER, tools=WEATHER, max_tokens=n - 4).choices[0]
+    assert cut.finish_reason == "length"
+    with pytest.raises(ValueError):
+        json.loads(cut.message.tool_calls[0].function.arguments)
+
+
+def test_thinking_can_be_turned_off(client):
+    capital = [{"role": "user", "content": "What is the capital of Peru?"}]
+    for how in ({"reasoning_effort": "none"}, {"extra_body": {"thinking": {"type": "disabled"}}}, {"extra_body": {"thinking_token_budget": 0}},
+                {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}}):
+        r = chat(client, capital, **how)
+        assert "Lima" in r.choices[0].message.content and getattr(r.choices[0].message, "reasoning_content", None) is None, how
+        assert r.usage.completion_tokens_details.reasoning_tokens == 0
+
+
+def test_thinking_budget_is_hard(client):
+    free = chat(client).choices[0].message.reasoning_content
+    for n in (1, 5, 20):
+        r = chat(client, extra_body={"thinking_token_budget": n})
+        m = r.choices[0].message
+        assert free.startswith(m.reasoning_content) and len(m.reasoning_content) < len(free) and m.content
+        assert r.usage.completion_tokens_details.reasoning_tokens == n + 1 and r.choices[0].finish_reason == "stop"  # and the closing tag
+        reasoning, content, finish, _ = collect(chat(client, extra_body={"thinking_token_budget": n}, stream=True))
+        assert (reasoning, content, finish) == (m.reasoning_content, m.content, ["stop"])
+    enough = chat(client, extra_body={"thinking": {"type": "enabled", "budget_tokens": 300}})
+    assert enough.choices[0].message == chat(client).choices[0].message
+    cut = chat(client, max_tokens=6, extra_body={"thinking_token_budget": 5})
+    assert cut.choices[0].finish_reason == "length" and cut.usage.completion_tokens == 6 and cut.choices[0].message.content == ""
+    tight = chat(client, max_tokens=8, extra_body={"thinking_token_budget": 5})
+    assert tight.choices[0].finish_reason == "length" and tight.usage.completion_tokens == 8 and tight.choices[0].message.content
+    several = chat(client, n=3, temperature=1.5, seed=3, extra_body={"thinking_token_budget": 4, "timeout": 60}, max_tokens=40)
+    assert len({c.message.content for c in several.choices}) > 1 and several.usage.completion_tokens_details.reasoning_tokens <= 15
+
+
+def test_calls_that_are_forced_are_refused(client):
+    for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+        assert refused(lambda **f: chat(client, ASK_WEATHER, tools=WEATHER, **f), tool_choice=choice)["param"] == "tool_choice"
 
 
 def test_stream_equals_whole(client):
