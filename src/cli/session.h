@@ -34,7 +34,7 @@ class Session {
   explicit Session(const ModelFlags& flags);  // throws Error
   void start();                               // throws Error; model() and engine() exist only then
 
-  void stop();                                // ends the engine, which writes what its cache folder lacks
+  void stop();  // ends the engine, which writes what its cache folder lacks
 
   const std::string& folder() const { return folder_; }
   std::string name() const;  // of the model: the last part of its folder's path

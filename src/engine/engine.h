@@ -32,7 +32,7 @@ struct EngineOptions {
   std::string cache_dir;                // where pages and snapshots outlive the process; empty: nowhere
   int64_t cache_dir_bytes = int64_t{16} << 30;
   cache::DiskFiles disk_files = cache::real_files();  // tests put faults in between
-  std::string model_identity;  // of the weights, for cache_dir: records of another are never used
+  std::string model_identity;                         // of the weights, for cache_dir: records of another are never used
   Reuse reuse = Reuse::computed;
   int64_t snapshot_interval = 0;  // tokens, a multiple of the page size: more snapshots along prompts (reuse.h); 0: none
   // Called on the engine thread behind each step: rows that decoded, rows of prompts, seconds.
@@ -64,7 +64,7 @@ class Engine {
   const RequestLimits& limits() const;
   const cache::KvLayout& layout() const;
   const cache::KvSizes& sizes() const;
-  int64_t canary_bytes() const;        // of debug builds, beyond the plan
+  int64_t canary_bytes() const;       // of debug builds, beyond the plan
   const std::string& notice() const;  // a line about what in cache_dir is not used; empty: nothing
 
  private:

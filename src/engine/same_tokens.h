@@ -1,6 +1,6 @@
 // Promise 1 as something to run (winnow bench --same-tokens): a random workload of conversations that go on, part and share
-// what they began with, served by engines whose pools, batches, chunks, tiers and failures of the disk are drawn at random, against the same requests run
-// alone, one after the other, on an engine that keeps nothing. Every token and every bit of every logit has to agree.
+// what they began with, served by engines whose pools, batches, chunks, tiers and failures of the disk are drawn at random, against the same requests
+// run alone, one after the other, on an engine that keeps nothing. Every token and every bit of every logit has to agree.
 //
 // In profile exact prompts are cut anywhere and rows that decode made are reused; in fast prompts are cut on the grid and
 // prefilled rows are reused (Reuse::prefilled).

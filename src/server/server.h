@@ -32,7 +32,7 @@ class Server {
   void listen(const Services& services);  // from here on clients can connect; services outlive run()
   void run();
   // Behind run(): from now on SIGINT or SIGTERM ends the process at once.
-  void release_signals();                             // until a signal
+  void release_signals();  // until a signal
 
  private:
   struct State;
