@@ -15,6 +15,7 @@
 #include "base/json_writer.h"
 #include "server/api_answer.h"
 #include "server/metrics.h"
+#include "server/page.h"
 #include "server/routes.h"
 #include "server/server.h"
 #include "server/sse.h"
@@ -101,6 +102,15 @@ HttpResponse respond(const HttpRequest& request, int status, std::string body, b
   r.keep_alive(keep_alive);
   if (request.method() != http::verb::head) r.body() = std::move(body);
   r.prepare_payload();
+  return r;
+}
+
+HttpResponse page_response(const HttpRequest& request, const std::string& path, bool keep_alive) {
+  const PageAnswer page = page_answer(std::string_view(request.method_string()), path, std::string_view(request[http::field::if_none_match]));
+  HttpResponse r = respond(request, page.status, std::string(page.body), keep_alive);
+  r.erase(http::field::content_type);
+  for (const auto& [name, value] : page.headers) r.set(boost::core::string_view(name.data(), name.size()), value);
+  if (request.method() == http::verb::head) r.content_length(page.body.size());
   return r;
 }
 
@@ -314,6 +324,11 @@ asio::awaitable<bool> Server::State::route(Connection& c, const HttpRequest& req
   std::optional<HttpResponse> response;
   std::string allow;
   std::variant<Match, Refusal> found = Refusal{400, "the request target is no path", {}, {}};
+  if (target && is_page(target->path())) {
+    c.route = "/";
+    response = page_response(request, target->path(), request.keep_alive() && !stopping);
+    co_return co_await send(c, *response);
+  }
   if (target) found = find_route({request.method_string().data(), request.method_string().size()}, target->path(), &allow);
   if (const auto* refusal = std::get_if<Refusal>(&found)) {
     response = refused(request, *refusal, target && request.keep_alive());

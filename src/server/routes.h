@@ -1,4 +1,4 @@
-// Every place that the server answers at, and how. One table; nothing else compares paths.
+// Every place that the server answers at, and how: one table. Only the page's files are beside it (page.h).
 #pragma once
 
 #include <optional>
