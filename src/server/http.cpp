@@ -90,6 +90,8 @@ std::string random_id() {
   return id;
 }
 
+int64_t unix_seconds() { return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
 std::string_view path_of(const HttpRequest& request) {
   const std::string_view target(request.target().data(), request.target().size());
   return target.substr(0, target.find('?'));
@@ -460,9 +462,12 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
     if (auto refusal = continue_previous(&std::get<Request>(parsed), responses, options.limits)) return std::move(*refusal);
     return Generation::start(std::move(std::get<Request>(parsed)), services());
   };
+  const std::string id = random_id();
+  std::optional<ApiAnswer> made;
   auto start = [&] {
     try {
       started = begin();
+      if (const auto* g = std::get_if<Generation>(&started)) made.emplace(make_answer(g->request(), services(), id, unix_seconds()));
     } catch (const Error& e) {  // a text beyond what the tokenizer or the template can take
       started = Refusal{.status = 400, .message = e.what(), .param = {}, .code = {}};
     }
@@ -475,8 +480,7 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
   }
 
   Generation& generation = std::get<Generation>(started);
-  const int64_t now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  ApiAnswer answer = make_answer(generation.request(), services(), random_id(), now);
+  ApiAnswer& answer = *made;
   auto* const response = std::get_if<ResponsesAnswer>(&answer);
   if (response) {
     running_responses[response->id()] = c.bell;
@@ -490,8 +494,9 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
   const bool more = co_await tell(c, request, generation, answer, received);
   const Usage u = generation.usage();
   if (response) {
-    if (!generation.done()) response->cancelled();                                                                  // its client is gone
-    if (response->stored() && responses.find(response->id())) responses.put(response->id(), response->record(&u));  // unless it was deleted
+    if (!generation.done()) response->cancelled();  // its client is gone
+    auto keep = [&] { responses.put(response->id(), response->record(&u)); };
+    if (response->stored() && responses.find(response->id())) co_await aside(keep);  // unless it was deleted
     running_responses.erase(response->id());
   }
   co_await stop_watching(c);
