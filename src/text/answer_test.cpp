@@ -152,6 +152,7 @@ TEST_F(AnswerReaderTest, CallsArePartsInTheirOrder) {
   EXPECT_EQ(parts("so<tool_call>f</tool_call>x ", chat),
             (AnswerParts{{Kind::reasoning, "so"}, {Kind::call, "f"}, {Kind::arguments, "{}"}, {Kind::call_end, ""}, {Kind::content, "x"}}));
   EXPECT_EQ(read("a</think>b \n ", chat).content, "b \n ");
+  EXPECT_EQ(read("a</think>b \n<tool_call>f</tool_call>c", chat).content, "bc");  // the line's end belonged to the call
   EXPECT_EQ(read("a</think>b Paris", chat).content, "b ");
 }
 
