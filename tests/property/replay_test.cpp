@@ -2,8 +2,10 @@
 // of what was said before, and answers are those of an engine that keeps nothing.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cstdlib>
+#include <iterator>
 #include <random>
 
 #include "engine/engine.h"
@@ -77,15 +79,13 @@ class Conversation {
   }
   void hear(const Tokens& answer) {
     text::AnswerReader reader(small_.tokenizer, {.split_reasoning = true, .starts_in_reasoning = opens_reasoning_});
-    text::AnswerText all;
-    const auto add = [&](const text::AnswerText& t) {
-      all.reasoning += t.reasoning;
-      all.content += t.content;
-    };
+    text::AnswerParts all;
+    const auto add = [&](text::AnswerParts parts) { std::ranges::move(parts, std::back_inserter(all)); };
     for (int32_t t : answer) add(reader.append(t));
     add(reader.finish());
-    boost::json::object message{{"role", "assistant"}, {"content", all.content}};
-    if (keeps_reasoning_) message["reasoning_content"] = all.reasoning;
+    using Kind = text::AnswerPart::Kind;
+    boost::json::object message{{"role", "assistant"}, {"content", text_of(all, Kind::content)}};
+    if (keeps_reasoning_) message["reasoning_content"] = text_of(all, Kind::reasoning);
     messages_.push_back(std::move(message));
   }
   Tokens before, answer;  // of the last turn
