@@ -35,6 +35,13 @@ def serve(winnow, arguments):
     sys.exit("the server did not start:\n" + "".join(seen))
 
 
+def as_written(call):
+    """A call as the model wrote it: every value as it is, or as JSON if it is no text."""
+    arguments = "".join(f"<arg_key>{k}</arg_key><arg_value>{v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)}</arg_value>"
+                        for k, v in json.loads(call["arguments"]).items())
+    return f"<tool_call>{call['name']}{arguments}</tool_call>"
+
+
 def ask(port, p):
     body = dict(model="winnow-tiny", messages=p["messages"], reasoning_effort=p["reasoning_effort"], temperature=0, max_tokens=180)
     if p["tools"]:
@@ -44,7 +51,8 @@ def ask(port, p):
         choice = json.load(f)["choices"][0]
     m = choice["message"]
     reasoning, content = m.get("reasoning_content"), m.get("content")
-    return (reasoning or "") + ("</think>" + content if content is not None else "")
+    calls = "".join(as_written(c["function"]) for c in m.get("tool_calls") or [])
+    return (reasoning or "") + ("</think>" + (content or "") + calls if content is not None or calls else "")
 
 
 def without_stop(text):
