@@ -1,6 +1,7 @@
 #include "server/generation.h"
 
 #include <boost/json.hpp>
+#include <optional>
 
 namespace winnow::server {
 namespace {
@@ -132,7 +133,9 @@ std::variant<Generation, Refusal> Generation::start(Request request, const Servi
     for (int64_t i = 0; i < r.n; ++i) {
       engine::Request asked = engine_request(r, services.facts, prompt.ids, std::get<int64_t>(tokens), i);
       const bool budget = prompt.starts_in_reasoning && r.thinking_tokens && services.tokenizer.find(kEndThink) >= 0;
-      Result<engine::Stream> stream = services.engine.submit(budget ? asked : std::move(asked));
+      std::optional<engine::Request> again;  // behind a thought that was cut
+      if (budget) again = asked;
+      Result<engine::Stream> stream = services.engine.submit(std::move(asked));
       if (!stream)
         return Refusal{.status = stream.error().kind() == Failure::usage ? 400 : 503, .message = stream.error().what(), .param = {}, .code = {}};
       text::AnswerOptions options{.split_reasoning = r.is_conversation(),
@@ -142,7 +145,7 @@ std::variant<Generation, Refusal> Generation::start(Request request, const Servi
                                   .one_call = !r.parallel_calls};
       const int64_t index = static_cast<int64_t>(g.choices_.size());
       g.choices_.push_back({std::move(*stream), ChoiceText(index, services.tokenizer, std::move(options), r.min_tokens)});
-      if (budget) g.choices_.back().asked = std::move(asked);
+      if (again) g.choices_.back().asked = std::move(*again);
       g.choices_.back().budget_left = budget;
     }
   }
