@@ -39,20 +39,23 @@ class Cutter {
 }  // namespace
 
 KvStore::KvStore(device::Device& device, const KvSpec& s, const KvLayout& l, const KvSizes& sizes, int64_t canary_bytes)
-    : sizes_(sizes), page_bytes_(l.page_bytes), state_bytes_(l.state_bytes + l.ring_bytes), canary_bytes_(canary_bytes) {
-  const int64_t page_stride = l.page_bytes > 0 ? l.page_bytes + canary_bytes : 0;
-  pages_ = device.allocate("pages", product({sizes.pages, page_stride}));
+    : sizes_(sizes),
+      page_bytes_(l.page_bytes),
+      state_bytes_(l.state_bytes + l.ring_bytes),
+      canary_bytes_(canary_bytes),
+      page_stride_(l.page_bytes > 0 ? l.page_bytes + canary_bytes : 0) {
+  pages_ = device.allocate("pages", product({sizes.pages, page_stride_}));
   states_ = device.allocate("states", sum({product({sizes.states, l.state_bytes}), s.kda_layers * canary_bytes}));
   rings_ = device.allocate("rings", sum({product({sizes.states, l.ring_bytes}), (4 * s.kda_layers + s.attention_layers) * canary_bytes}));
-  if (page_stride > l.page_bytes)
-    for (int64_t i = 0; i < sizes.pages; ++i) canaries_.push_back(pages_.data() + i * page_stride + l.page_bytes);
+  if (page_stride_ > l.page_bytes)
+    for (int64_t i = 0; i < sizes.pages; ++i) canaries_.push_back(pages_.data() + i * page_stride_ + l.page_bytes);
 
   views_.page_tokens = l.page_tokens;
   for (const KvLayout::Part& p : l.parts) {
-    views_.latent.push_back(in_pages(pages_, p.latent, s.latent_type, page_stride, sizes.pages, l.page_tokens, s.latent_dim));
+    views_.latent.push_back(in_pages(pages_, p.latent, s.latent_type, page_stride_, sizes.pages, l.page_tokens, s.latent_dim));
     IndexPages index{.layout = s.index_layout};
-    index.keys = in_pages(pages_, p.keys, type_of(s.index_keys), page_stride, sizes.pages, l.page_states, s.index_dim);
-    if (s.index_keys == IndexKeys::fp8) index.scales = in_pages(pages_, p.scales, DType::f32, page_stride, sizes.pages, l.page_states, 0);
+    index.keys = in_pages(pages_, p.keys, type_of(s.index_keys), page_stride_, sizes.pages, l.page_states, s.index_dim);
+    if (s.index_keys == IndexKeys::fp8) index.scales = in_pages(pages_, p.scales, DType::f32, page_stride_, sizes.pages, l.page_states, 0);
     views_.index.push_back(index);
   }
 
@@ -80,7 +83,7 @@ void KvStore::check_canaries() const {
 
 std::span<std::byte> KvStore::place(PageId page) const {
   check(page.value >= 0 && page.value < sizes_.pages, "a page out of range");
-  return {pages_.data() + page.value * (page_bytes_ > 0 ? page_bytes_ + canary_bytes_ : 0), static_cast<size_t>(page_bytes_)};
+  return {pages_.data() + page.value * page_stride_, static_cast<size_t>(page_bytes_)};
 }
 
 // f(bytes of one view's record) in a fixed order.

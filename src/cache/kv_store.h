@@ -38,8 +38,8 @@ class KvStore {
 
   KvSizes sizes_;
   int64_t page_bytes_ = 0, state_bytes_ = 0;
-  const int64_t canary_bytes_;
-  std::vector<std::byte*> canaries_;  // those of pages first, by page
+  const int64_t canary_bytes_, page_stride_;  // from one page to the next, canary included
+  std::vector<std::byte*> canaries_;          // those of pages first, by page
   device::Buffer pages_, states_, rings_;
   KvViews views_;
 };

@@ -159,7 +159,7 @@ std::vector<Phase> draw_phases(Dice& dice, const WorkloadOptions& o, const model
     if (!o.folder.empty() && i > 0) {
       e.cache_dir = o.folder;
       e.cache_dir_bytes = std::max(one * dice.from(4, 40), int64_t{1} << 20);
-      if (i == 2) (dice.one_in(2) ? p.file_faults : p.killed_at) = dice.from(10, 60);
+      if (i == 2) (dice.one_in(2) ? p.one_fails_in : p.killed_at) = dice.from(10, 60);
     }
     e.model_identity = "same tokens";
     e.reuse = exact && !dice.one_in(3) ? Reuse::computed : Reuse::prefilled;
@@ -225,7 +225,7 @@ Workload SameTokens::draw(const WorkloadOptions& o) {
 std::string SameTokens::serve_phase(const Phase& phase, const std::vector<Question>& all, size_t first, size_t count, Exercise* exercise) {
   std::string wrong;
   const auto questions = std::span(all).subspan(first, count);
-  Faults faults(static_cast<uint64_t>(phase.file_faults + phase.killed_at), phase.file_faults, phase.killed_at);
+  Faults faults(static_cast<uint64_t>(phase.one_fails_in + phase.killed_at), phase.one_fails_in, phase.killed_at);
   EngineOptions options = phase.options;
   options.disk_files = faults.over(std::move(options.disk_files));
   Engine engine(device_, model_, options);
@@ -306,7 +306,7 @@ std::string describe(const Workload& w) {
                         e.max_batched_tokens, e.max_sequences, e.chunk_grid, e.kv_pages, e.kv_states, e.host_bytes,
                         e.cache_dir.empty()
                             ? "no disk"
-                            : fmt::format("disk {} bytes (one operation in {} fails, killed at {})", e.cache_dir_bytes, p.file_faults, p.killed_at),
+                            : fmt::format("disk {} bytes (one operation in {} fails, killed at {})", e.cache_dir_bytes, p.one_fails_in, p.killed_at),
                         name_of(e.reuse), e.snapshot_interval, p.together);
     for (int64_t n = 0; n < p.questions && i < w.questions.size(); ++n, ++i) {
       const Question& q = w.questions[i];

@@ -33,9 +33,9 @@ struct Question {
 struct Phase {
   EngineOptions options;
   int64_t questions = 0, together = 1;
-  // Of operations on files: one in so many fails, half of them half done, and from this one on all do, as if the process had been
-  // killed there. 0: none.
-  int64_t file_faults = 0, killed_at = 0;
+  // Of operations on the files of cache_dir one in so many fails, or from the so-manyth on all do, as if the process had been killed
+  // there; what fails to be appended is half written. 0: none.
+  int64_t one_fails_in = 0, killed_at = 0;
 };
 
 struct Workload {
