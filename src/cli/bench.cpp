@@ -110,11 +110,14 @@ Section decode(device::Device& device, models::Glm5Next& model, Runner& runner, 
   return s;
 }
 
-Section prefill(device::Device& device, models::Glm5Next& model, Runner& runner, int64_t prompt, int64_t steps) {
+Section prefill(device::Device& device, models::Glm5Next& model, Runner& runner, int64_t prompt, int64_t behind, int64_t steps) {
   std::vector<int32_t> tokens(static_cast<size_t>(prompt));
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>((i * 7919 + 1) % static_cast<size_t>(model.config().vocab_size));
-  return measure(fmt::format("prefill, {} tokens", prompt), device, prompt, steps, [&] {
-    runner.reset();
+  if (behind > 0) runner.assume(0, behind);
+  const std::string where = behind > 0 ? fmt::format(" behind {}", behind) : "";
+  return measure(fmt::format("prefill, {} tokens{}", prompt, where), device, prompt, steps, [&] {
+    if (behind > 0) runner.stand_at(0, behind);
+    else runner.reset();
     runner.prefill(tokens, 1, [](int64_t, std::span<const float>) {});
   });
 }
@@ -129,7 +132,7 @@ int bench(const BenchFlags& f) {
   models::Options o = model_options(f.model);
   o.max_rows = std::max<int64_t>(round_up(std::min<int64_t>(f.prompt, 512), kChunkGrid), kChunkGrid);
   o.max_sequences = o.max_logit_rows = f.batch;
-  o.max_context = round_up(std::max(f.context + 1024, f.prompt), kChunkGrid);
+  o.max_context = round_up(f.context + std::max<int64_t>(f.prompt, 1024), kChunkGrid);
   std::unique_ptr<models::Glm5Next> model;
   const bool shape = wants_shape(f.shape, f.model.model);
   std::string name = shape ? fmt::format("{}, {} layers, random weights", f.shape.shape, f.shape.layers) : model_folder(f.model);
@@ -150,7 +153,8 @@ int bench(const BenchFlags& f) {
   std::vector<Section> sections;
   sections.push_back(decode(*device, *model, runner, 1, f.context, f.steps));
   if (f.batch > 1) sections.push_back(decode(*device, *model, runner, f.batch, f.context, f.steps));
-  sections.push_back(prefill(*device, *model, runner, f.prompt, f.steps));
+  sections.push_back(prefill(*device, *model, runner, f.prompt, 0, f.steps));
+  if (const int64_t behind = f.context / kChunkGrid * kChunkGrid) sections.push_back(prefill(*device, *model, runner, f.prompt, behind, f.steps));
 
   if (f.json) {
     JsonWriter w({.spaced = true});
@@ -181,7 +185,9 @@ Run add_bench(CLI::App& program) {
   CLI::App* verb = program.add_subcommand("bench", "Measure speed, end to end and op by op, as shares of this machine's measured peaks");
   add_model_flags(*verb, flags->model, ModelArgument::optional);
   add_shape_flags(*verb, flags->shape);
-  verb->add_option("--context", flags->context, "Tokens before the decoded one")->check(CLI::Range(1, 1048576))->capture_default_str();
+  verb->add_option("--context", flags->context, "Tokens before the decoded one, and before a second prefill")
+      ->check(CLI::Range(1, 1048576))
+      ->capture_default_str();
   verb->add_option("--batch", flags->batch, "Also decode this many sequences together")->check(CLI::Range(1, 1024))->capture_default_str();
   verb->add_option("--prompt", flags->prompt, "Tokens of the prefill")->check(CLI::Range(1, 1048576))->capture_default_str();
   verb->add_option("--steps", flags->steps, "Steps to time; 0: two seconds' worth")->check(CLI::Range(0, 100000))->capture_default_str();

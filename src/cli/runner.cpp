@@ -42,6 +42,11 @@ void Runner::assume(int64_t sequence, int64_t tokens) {
     }
   for (const std::vector<TensorView>* part : {&kv.pool_ring, &kv.state, &kv.ring_k, &kv.ring_u, &kv.conv_ring})
     for (const TensorView& v : *part) fill(v, sequence);
+  stand_at(sequence, tokens);
+}
+
+void Runner::stand_at(int64_t sequence, int64_t tokens) {
+  Sequence& s = sequences_[static_cast<size_t>(sequence)];
   s.length = tokens;
   s.folded = TokenPos((tokens - 1) / kKdaGroup * kKdaGroup);
 }

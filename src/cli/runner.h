@@ -19,6 +19,8 @@ class Runner {
   int64_t length(int64_t sequence = 0) const { return sequences_[static_cast<size_t>(sequence)].length; }
   // Takes a sequence as if it held `tokens` tokens, with random caches and states: for speed, which does not depend on values.
   void assume(int64_t sequence, int64_t tokens);
+  // Goes on as if it held the first `tokens` tokens of what was assumed.
+  void stand_at(int64_t sequence, int64_t tokens);
   // Feeds tokens of one sequence in steps that end at multiples of kChunkGrid; `each` sees the logits of the last
   // `last` tokens, at most max_logit_rows a step, in order: (index of the token in `tokens`, logits row).
   using EachLogits = std::function<void(int64_t, std::span<const float>)>;
