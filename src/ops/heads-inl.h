@@ -1,5 +1,5 @@
-// Dot products of one row's heads with keys, sixteen heads in the lanes: what the indexer and sparse attention share. One
-// key element is broadcast to all heads, so nothing is summed across lanes, and a key is loaded once for sixteen heads.
+// Dot products of sixteen queries in the lanes with keys: heads of a row in sparse attention, rows of a head in dense attention. One
+// key element is broadcast to all of them, so nothing is summed across lanes, and a key is loaded once for sixteen queries.
 #if defined(WINNOW_OPS_HEADS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WINNOW_OPS_HEADS_INL_H_
 #undef WINNOW_OPS_HEADS_INL_H_

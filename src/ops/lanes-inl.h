@@ -216,6 +216,45 @@ HWY_INLINE float max_lane(const Lanes& a) {
   return fold_lanes(a, [](auto x, auto y) HWY_ATTR { return hn::Max(x, y); });
 }
 
+// Rows of four times four lanes: the j-th four of row i to the i-th four of row j.
+template <class V>
+HWY_INLINE void transpose_fours(V (&a)[1], V (&b)[1], V (&c)[1], V (&e)[1]) {
+  const LaneTag d;
+  const V ab_even = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b[0]), a[0]), ab_odd = hn::OddEvenBlocks(b[0], hn::SwapAdjacentBlocks(a[0]));
+  const V ce_even = hn::OddEvenBlocks(hn::SwapAdjacentBlocks(e[0]), c[0]), ce_odd = hn::OddEvenBlocks(e[0], hn::SwapAdjacentBlocks(c[0]));
+  a[0] = hn::ConcatLowerLower(d, ce_even, ab_even);
+  b[0] = hn::ConcatLowerLower(d, ce_odd, ab_odd);
+  c[0] = hn::ConcatUpperUpper(d, ce_even, ab_even);
+  e[0] = hn::ConcatUpperUpper(d, ce_odd, ab_odd);
+}
+template <class V>
+HWY_INLINE void transpose_fours(V (&a)[2], V (&b)[2], V (&c)[2], V (&e)[2]) {
+  const LaneTag d;
+  const V ab[4] = {hn::ConcatLowerLower(d, b[0], a[0]), hn::ConcatUpperUpper(d, b[0], a[0]), hn::ConcatLowerLower(d, b[1], a[1]),
+                   hn::ConcatUpperUpper(d, b[1], a[1])};
+  const V ce[4] = {hn::ConcatLowerLower(d, e[0], c[0]), hn::ConcatUpperUpper(d, e[0], c[0]), hn::ConcatLowerLower(d, e[1], c[1]),
+                   hn::ConcatUpperUpper(d, e[1], c[1])};
+  a[0] = ab[0], a[1] = ce[0];
+  b[0] = ab[1], b[1] = ce[1];
+  c[0] = ab[2], c[1] = ce[2];
+  e[0] = ab[3], e[1] = ce[3];
+}
+// Lane j of r[i] to lane i of r[j]. First inside every four lanes of four rows; then whole fours change places.
+HWY_INLINE void transpose(Lanes (&r)[kLanes]) {
+  const LaneTag d;
+#pragma GCC unroll 16
+  for (int b = 0; b < kLanes; b += 4) WINNOW_PARTS(i) {
+      const auto low02 = hn::InterleaveLower(d, r[b].v[i], r[b + 2].v[i]), low13 = hn::InterleaveLower(d, r[b + 1].v[i], r[b + 3].v[i]);
+      const auto high02 = hn::InterleaveUpper(d, r[b].v[i], r[b + 2].v[i]), high13 = hn::InterleaveUpper(d, r[b + 1].v[i], r[b + 3].v[i]);
+      r[b].v[i] = hn::InterleaveLower(d, low02, low13);
+      r[b + 1].v[i] = hn::InterleaveUpper(d, low02, low13);
+      r[b + 2].v[i] = hn::InterleaveLower(d, high02, high13);
+      r[b + 3].v[i] = hn::InterleaveUpper(d, high02, high13);
+    }
+#pragma GCC unroll 16
+  for (int j = 0; j < 4; ++j) transpose_fours(r[j].v, r[j + 4].v, r[j + 8].v, r[j + 12].v);
+}
+
 // Scalar forms of the same functions, for values that stand alone.
 HWY_INLINE float first_lane(const Lanes& a) { return hn::GetLane(a.v[0]); }
 HWY_INLINE float exp(float x) { return first_lane(exp(splat(x))); }

@@ -1,3 +1,5 @@
+// Pools are in the lanes: a block of keys is widened and transposed once for many rows, and an element of a query is broadcast to its
+// pools. Nothing goes across lanes, and none is idle, however many heads there are.
 #include <algorithm>
 
 #include "device/cpu/workers.h"
@@ -7,7 +9,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/index/index_score_cpu.cpp"
 #include "hwy/foreach_target.h"
-#include "ops/heads-inl.h"
 #include "ops/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -15,14 +16,17 @@ namespace winnow::ops {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Work is split into runs of this many pools, whatever row they belong to: one row's pools occupy all workers.
-constexpr int64_t kRun = 48;
+constexpr int kVectors = kParts == 1 ? 2 : 1;  // of sixteen pools: a tile
+constexpr int kHeads = kParts == 1 ? 8 : 4;    // whose sums over a tile fill the registers
+constexpr int64_t kTile = kVectors * kLanes;   // pools
+constexpr int64_t kRun = 32;                   // pools, whole tiles: what work is split into
+constexpr int64_t kBlock = 2 * kRun;           // pools that are held transposed
+constexpr int64_t kRows = 32;                  // rows that share them: then transposing costs a twentieth
 
 struct Buffers {  // of one worker, in floats
-  int64_t q, w, keys;
-  explicit Buffers(const IndexScore::Spec& s)
-      : q(round_up(s.heads, kLanes) * s.dim), w(round_up(s.heads, kLanes)), keys(kKeyTile * round_up(s.dim, kLanes)) {}
-  int64_t all() const { return q + w + keys; }
+  int64_t q, keys;
+  explicit Buffers(const IndexScore::Spec& s) : q(round_up(round_up(s.heads, kHeads) * s.dim, kLanes)), keys(kBlock * s.dim) {}
+  int64_t all() const { return q + keys; }
 };
 
 int64_t pools_to_score(const IndexScore::Spec& s, const IndexScore::Args& a, int64_t r) {
@@ -30,43 +34,110 @@ int64_t pools_to_score(const IndexScore::Spec& s, const IndexScore::Args& a, int
   return pools <= s.select ? 0 : pools;
 }
 
-template <class K>
-HWY_INLINE void decode(const K* key, float scale, int64_t dim, float* out) {
-  for (int64_t c = 0; c < dim; c += kLanes) {
-    const Lanes x = load(key + c, dim - c);
-    store(std::is_same_v<K, E4m3> ? mul(x, splat(scale)) : x, out + c);
-  }
+// Adjacent rows of one sequence, and the pools that the last of them scores, which are the most.
+struct Group {
+  int64_t first, end, pools;
+};
+Group group_from(const IndexScore::Spec& s, const IndexScore::Args& a, int64_t r) {
+  const int32_t* sequence = a.rows.sequence.as<int32_t>() + a.first_row;
+  int64_t end = r + 1;
+  while (end < a.score.shape[0] && end < r + kRows && sequence[end] == sequence[r]) ++end;
+  return {r, end, pools_to_score(s, a, end - 1)};
 }
 
-// Scores of row r's pools [begin, end).
+// Keys of pools [begin, begin + n) to out [tile][dim][kTile]; zeros behind them.
 template <class K>
-void score_pools(const IndexScore::Spec& s, const IndexScore::Args& a, int64_t r, int64_t begin, int64_t end, const float* q, const float* w,
-                 float* keys) {
-  const int64_t page_states = a.pages.keys.shape[1], groups = ceil_div(s.heads, kLanes), width = round_up(s.dim, kLanes);
+void load_keys(const IndexScore::Spec& s, const IndexScore::Args& a, int64_t r, int64_t begin, int64_t n, float* out) {
+  const int64_t page_states = a.pages.keys.shape[1];
   const int32_t* table = a.rows.page_table.as<int32_t>() + a.rows.sequence.as<int32_t>()[a.first_row + r] * a.rows.page_table.stride[0];
-  float* score = a.score.as<float>() + r * a.score.stride[0];
-  for (int64_t p = begin; p < end; p += kKeyTile) {
-    const int64_t n = std::min<int64_t>(kKeyTile, end - p);
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t page = table[(p + i) / page_states], state = (p + i) % page_states;
-      const float scale = std::is_same_v<K, E4m3> ? a.pages.scales.as<float>()[page * a.pages.scales.stride[0] + state] : 1.0f;
-      decode(a.pages.keys.as<K>() + page * a.pages.keys.stride[0] + state * s.dim, scale, s.dim, keys + i * width);
+  for (int64_t first = 0; first < round_up(n, kTile); first += kLanes) {
+    const K* key[kLanes] = {};
+    float scale[kLanes];
+    for (int64_t i = 0; i < std::min<int64_t>(kLanes, n - first); ++i) {
+      const int64_t pool = begin + first + i, page = table[pool / page_states], state = pool % page_states;
+      key[i] = a.pages.keys.as<K>() + page * a.pages.keys.stride[0] + state * s.dim;
+      if (std::is_same_v<K, E4m3>) scale[i] = a.pages.scales.as<float>()[page * a.pages.scales.stride[0] + state];
     }
-    Lanes total[kKeyTile], dots[kKeyTile];
-    for (int i = 0; i < kKeyTile; ++i) total[i] = zero();
-    for (int64_t g = 0; g < groups; ++g) {
-      dot_keys(q + g * s.dim * kLanes, keys, width, s.dim, dots);
-      for (int i = 0; i < kKeyTile; ++i) total[i] = fma(load(w + g * kLanes), max(zero(), dots[i]), total[i]);
+    float* to = out + first / kTile * kTile * s.dim + first % kTile;
+    for (int64_t d = 0; d < s.dim; d += kLanes) {
+      Lanes x[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        x[i] = key[i] ? load(key[i] + d, s.dim - d) : zero();
+        if (std::is_same_v<K, E4m3> && key[i]) x[i] = mul(x[i], splat(scale[i]));
+      }
+      transpose(x);
+      for (int64_t j = 0; j < std::min<int64_t>(kLanes, s.dim - d); ++j) store(x[j], to + (d + j) * kTile);
     }
-    for (int64_t i = 0; i < n; ++i) score[p + i] = sum(total[i]) * a.factor;
   }
 }
 
+// The heads' queries, f32, with heads of zeros up to a multiple of kHeads.
 template <class X>
-void load_row(const IndexScore::Spec& s, const IndexScore::Args& a, int64_t t, float* q, float* w) {
-  for (int64_t h = 0; h < s.heads; h += kLanes) {
-    heads_to_lanes(a.q.as<X>() + (t * s.heads + h) * s.dim, s.dim, std::min<int64_t>(kLanes, s.heads - h), s.dim, q + h * s.dim);
-    store(load(a.w.as<float>() + t * s.heads + h, s.heads - h), w + h);
+void load_q(const IndexScore::Spec& s, const IndexScore::Args& a, int64_t r, float* q) {
+  const int64_t n = s.heads * s.dim;
+  const X* from = a.q.as<X>() + (a.first_row + r) * n;
+  for (int64_t i = 0; i < n; i += kLanes) store(load(from + i, n - i), q + i);
+  std::fill(q + n, q + round_up(s.heads, kHeads) * s.dim, 0.0f);
+}
+
+// Sums over d ascending of q[h][d] * keys[d][pool], for kHeads heads and a tile of pools.
+HWY_INLINE void dot_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRICT keys, int64_t dim, Lanes (&out)[kHeads][kVectors]) {
+  Lanes sum[kHeads][kVectors];
+#pragma GCC unroll 16
+  for (int h = 0; h < kHeads; ++h)
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) sum[h][v] = zero();
+  for (int64_t d = 0; d < dim; ++d) {
+    Lanes key[kVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) key[v] = load(keys + d * kTile + v * kLanes);
+#pragma GCC unroll 16
+    for (int h = 0; h < kHeads; ++h) {
+      const Lanes x = splat(q[h * dim + d]);
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) sum[h][v] = fma(x, key[v], sum[h][v]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int h = 0; h < kHeads; ++h)
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) out[h][v] = sum[h][v];
+}
+
+// Scores of a tile's first n pools. The order is that of sum() with head h in lane h % 16.
+void score_tile(const IndexScore::Spec& s, float factor, const float* q, const float* w, const float* keys, int64_t n, float* score) {
+  Lanes total[kLanes][kVectors], dots[kHeads][kVectors];
+  for (auto& lane : total)
+    for (Lanes& x : lane) x = zero();
+  for (int64_t first = 0; first < s.heads; first += kHeads) {
+    dot_tile(q + first * s.dim, keys, s.dim, dots);
+    for (int64_t h = first; h < std::min(first + kHeads, s.heads); ++h)
+      for (int v = 0; v < kVectors; ++v) {
+        Lanes& x = total[h % kLanes][v];
+        x = fma(splat(w[h]), max(zero(), dots[h - first][v]), x);
+      }
+  }
+  for (int v = 0; v < kVectors; ++v) {
+    for (int half = kLanes / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) total[i][v] = add(total[i][v], total[i + half][v]);
+    store(mul(total[0][v], splat(factor)), score + v * kLanes, n - v * kLanes);
+  }
+}
+
+// Scores of a group's pools [begin, end), as far as its rows see them.
+template <class X, class K>
+void score_group(const IndexScore::Spec& s, const IndexScore::Args& a, const Group& g, int64_t begin, int64_t end, float* q, float* keys) {
+  for (int64_t p = begin; p < end; p += kBlock) {
+    const int64_t block_end = std::min(p + kBlock, end);
+    load_keys<K>(s, a, g.first, p, block_end - p, keys);
+    for (int64_t r = g.first; r < g.end; ++r) {
+      const int64_t seen = std::min(pools_to_score(s, a, r), block_end);
+      if (seen <= p) continue;
+      load_q<X>(s, a, r, q);
+      const float* w = a.w.as<float>() + (a.first_row + r) * s.heads;
+      float* score = a.score.as<float>() + r * a.score.stride[0];
+      for (int64_t t = p; t < seen; t += kTile) score_tile(s, a.factor, q, w, keys + (t - p) * s.dim, seen - t, score + t);
+    }
   }
 }
 
@@ -75,19 +146,15 @@ void run(Queue& queue, Scratch scratch, const IndexScore::Spec& s, const IndexSc
   const Buffers size(s);
   const int64_t count = a.score.shape[0];
   int64_t runs = 0;
-  for (int64_t r = 0; r < count; ++r) runs += ceil_div(pools_to_score(s, a, r), kRun);
+  for (Group g{}; g.end < count; runs += ceil_div(g.pools, kRun)) g = group_from(s, a, g.end);
   queue.workers().run(runs, 1, [&](int64_t begin, int64_t end, int worker) {
     float* q = reinterpret_cast<float*>(scratch.data) + worker * size.all();
-    float* w = q + size.q;
-    float* keys = w + size.w;
-    int64_t before = 0;  // runs of earlier rows
-    for (int64_t r = 0; r < count && before < end; ++r) {
-      const int64_t pools = pools_to_score(s, a, r), here = ceil_div(pools, kRun);
-      const int64_t first = std::max(begin - before, int64_t{0}), last = std::min(end - before, here);
+    int64_t before = 0;  // runs of earlier groups
+    for (Group g{}; g.end < count && before < end;) {
+      g = group_from(s, a, g.end);
+      const int64_t here = ceil_div(g.pools, kRun), first = std::max(begin - before, int64_t{0}), last = std::min(end - before, here);
       before += here;
-      if (first >= last) continue;
-      load_row<X>(s, a, a.first_row + r, q, w);
-      score_pools<K>(s, a, r, first * kRun, std::min(last * kRun, pools), q, w, keys);
+      if (first < last) score_group<X, K>(s, a, g, first * kRun, std::min(last * kRun, g.pools), q, q + size.q);
     }
   });
 }
