@@ -1,5 +1,6 @@
 // Sixteen heads share each latent row that is loaded: a segment's rows are widened once into a block, its scores have the
-// heads in the lanes, and the weighted sum keeps four heads by up to four times sixteen channels in registers.
+// heads in the lanes, and the weighted sum keeps four heads by up to four times sixteen channels in registers. A model with at most
+// half as many heads as there are lanes has the keys in them instead, behind a transposed copy of the block; the sums are the same.
 //
 // Work is split over rows, over rows and groups of sixteen heads, or, when both are too few, over segments too; then the
 // segments' results (m, l, a) meet in scratch. The arithmetic of a segment and of a merge is the same either way.
@@ -22,27 +23,33 @@ namespace {
 
 constexpr int64_t kSegment = SparseMla::kSegment;
 constexpr int64_t kBlockRows = round_up(kSegment, kKeyTile);
+constexpr int64_t kFewHeads = kLanes / 2;
+constexpr int kHeadTile = 4;
 constexpr int64_t kSlotsPerWorker = 8;  // partial results in scratch: more would not balance better and leave the caches
 
 struct Sizes {  // in floats; a partial result is m[16], l[16], a[16][width]
-  int64_t heads, dim, width, groups, group_q, partial, block, weights;
+  bool few;
+  int64_t heads, dim, width, groups, group_q, partial, block, columns, weights;
   explicit Sizes(const SparseMla::Spec& s)
-      : heads(s.heads),
+      : few(s.heads <= kFewHeads),
+        heads(s.heads),
         dim(s.dim),
         width(round_up(s.dim, kLanes)),
         groups(ceil_div(s.heads, kLanes)),
         group_q(s.dim * kLanes),
         partial((2 + width) * kLanes),
         block(kBlockRows * width),
+        columns(few ? kSegment * width : 0),
         weights(kBlockRows * kLanes) {}
-  int64_t worker() const { return block + weights + groups * (group_q + partial) + partial; }
+  int64_t worker() const { return block + columns + weights + groups * (group_q + partial) + partial; }
 };
 
 struct Room {  // of one worker
-  float *block, *weights, *q, *total, *part;
+  float *block, *columns, *weights, *q, *total, *part;
   Room(const Sizes& z, Scratch s, int worker) {
     block = reinterpret_cast<float*>(s.data) + worker * z.worker();
-    weights = block + z.block;
+    columns = block + z.block;
+    weights = columns + z.columns;
     q = weights + z.weights;
     total = q + z.groups * z.group_q;
     part = total + z.groups * z.partial;
@@ -53,19 +60,39 @@ HWY_INLINE float* values_of(float* partial) { return partial + 2 * kLanes; }
 
 int64_t segments_of(const SparseMla::Args& a, int64_t t) { return ceil_div(a.count.as<int32_t>()[t], kSegment); }
 
+// The block's channels, each with its kSegment keys; those from n on may be anything.
+void transpose_block(const Sizes& z, int64_t n, const float* block, float* columns) {
+  for (int64_t i = 0; i < n; i += kLanes)
+    for (int64_t d = 0; d < z.width; d += kLanes) {
+      Lanes x[kLanes];
+      for (int j = 0; j < kLanes; ++j) x[j] = load(block + (i + j) * z.width + d);
+      transpose(x);
+      for (int j = 0; j < kLanes; ++j) store(x[j], columns + (d + j) * kSegment + i);
+    }
+}
+
 template <class C>
-void load_block(const SparseMla::Args& a, const Sizes& z, int64_t t, int64_t first, int64_t n, float* block) {
+void load_block(const SparseMla::Args& a, const Sizes& z, int64_t t, int64_t first, int64_t n, const Room& room) {
   const int32_t* table = a.rows.page_table.as<int32_t>() + a.rows.sequence.as<int32_t>()[a.first_row + t] * a.rows.page_table.stride[0];
   const int32_t* selected = a.selected.as<int32_t>() + t * a.selected.shape[1] + first;
   for (int64_t i = 0; i < n; ++i) {
     const int64_t page = table[page_index(TokenPos(selected[i]), a.rows.page_tokens)], row = selected[i] % a.rows.page_tokens;
     const C* latent = a.pages.as<C>() + page * a.pages.stride[0] + row * z.dim;
-    for (int64_t d = 0; d < z.dim; d += kLanes) store(load(latent + d, z.dim - d), block + i * z.width + d);
+    for (int64_t d = 0; d < z.dim; d += kLanes) store(load(latent + d, z.dim - d), room.block + i * z.width + d);
   }
+  if (z.few) transpose_block(z, n, room.block, room.columns);
 }
 
+// Where weights[row][head] stand: heads of a row side by side, or with few heads the rows of a head.
+struct ByRow {
+  static constexpr int64_t kRow = kLanes, kHead = 1;
+};
+struct ByHead {
+  static constexpr int64_t kRow = 1, kHead = kSegment;
+};
+
 // out[h][d ...] = sum over the n rows ascending of weights[row][h] * block[row][d ...], for kHeads heads and kWide times 16 channels.
-template <int kHeads, int kWide>
+template <class By, int kHeads, int kWide>
 HWY_INLINE void weighted_sum(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT block, int64_t n, int64_t width, float* HWY_RESTRICT out) {
   Lanes sum[kHeads][kWide];
 #pragma GCC unroll 16
@@ -78,7 +105,7 @@ HWY_INLINE void weighted_sum(const float* HWY_RESTRICT weights, const float* HWY
     for (int w = 0; w < kWide; ++w) c[w] = load(block + i * width + w * kLanes);
 #pragma GCC unroll 16
     for (int h = 0; h < kHeads; ++h) {
-      const Lanes p = splat(weights[i * kLanes + h]);
+      const Lanes p = splat(weights[i * By::kRow + h * By::kHead]);
 #pragma GCC unroll 16
       for (int w = 0; w < kWide; ++w) sum[h][w] = fma(p, c[w], sum[h][w]);
     }
@@ -89,11 +116,24 @@ HWY_INLINE void weighted_sum(const float* HWY_RESTRICT weights, const float* HWY
     for (int w = 0; w < kWide; ++w) store(sum[h][w], out + h * width + w * kLanes);
 }
 
+template <class By>
+void weighted_sums(const Sizes& z, const float* weights, const float* block, int64_t n, int64_t heads, float* out) {
+  constexpr int kWide = kParts == 1 ? 4 : 1;
+  int64_t d = 0;
+  for (; d + kWide * kLanes <= z.width; d += kWide * kLanes)
+    for (int64_t h = 0; h < heads; h += kHeadTile)
+      weighted_sum<By, kHeadTile, kWide>(weights + h * By::kHead, block + d, n, z.width, out + h * z.width + d);
+  for (; d < z.width; d += kLanes)
+    for (int64_t h = 0; h < heads; h += kHeadTile)
+      weighted_sum<By, kHeadTile, 1>(weights + h * By::kHead, block + d, n, z.width, out + h * z.width + d);
+}
+
 // One segment of n rows for one group of heads, with l and a relative to the segment's own maximum m.
-void attend_segment(const Sizes& z, float scale, const float* q, const float* block, int64_t n, float* weights, float* part) {
+void attend_heads(const Sizes& z, float scale, const float* q, const Room& room, int64_t n, int64_t heads, float* part) {
+  float* const weights = room.weights;
   Lanes dots[kKeyTile], largest = splat(-std::numeric_limits<float>::infinity()), total = zero();
   for (int64_t i = 0; i < n; i += kKeyTile) {
-    dot_keys(q, block + i * z.width, z.width, z.dim, dots);
+    dot_keys(q, room.block + i * z.width, z.width, z.dim, dots);
     for (int64_t j = 0; j < kKeyTile; ++j) {
       const Lanes x = mul(dots[j], splat(scale));
       store(x, weights + (i + j) * kLanes);
@@ -107,12 +147,57 @@ void attend_segment(const Sizes& z, float scale, const float* q, const float* bl
   }
   store(largest, part);
   store(total, part + kLanes);
+  weighted_sums<ByRow>(z, weights, room.block, n, heads, values_of(part));
+}
+
+// out[h][key] = scale * sum over d ascending of q[h][d] * columns[d][key], for kHeadTile heads and kWide times 16 keys.
+template <int kWide>
+HWY_INLINE void dot_columns(const float* HWY_RESTRICT q, const float* HWY_RESTRICT columns, int64_t dim, float scale, float* HWY_RESTRICT out) {
+  Lanes sum[kHeadTile][kWide], key[kWide];
+#pragma GCC unroll 16
+  for (int h = 0; h < kHeadTile; ++h)
+#pragma GCC unroll 16
+    for (int w = 0; w < kWide; ++w) sum[h][w] = zero();
+  for (int64_t d = 0; d < dim; ++d) {
+#pragma GCC unroll 16
+    for (int w = 0; w < kWide; ++w) key[w] = load(columns + d * kSegment + w * kLanes);
+#pragma GCC unroll 16
+    for (int h = 0; h < kHeadTile; ++h) {
+      const Lanes x = splat(q[h * dim + d]);
+#pragma GCC unroll 16
+      for (int w = 0; w < kWide; ++w) sum[h][w] = fma(x, key[w], sum[h][w]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int h = 0; h < kHeadTile; ++h)
+#pragma GCC unroll 16
+    for (int w = 0; w < kWide; ++w) store(mul(sum[h][w], splat(scale)), out + h * kSegment + w * kLanes);
+}
+
+// The same with the keys in the lanes. q: [heads][dim], zeros up to whole tiles of heads.
+void attend_keys(const Sizes& z, float scale, const float* q, const Room& room, int64_t n, float* part) {
   constexpr int kWide = kParts == 1 ? 4 : 1;
-  int64_t d = 0;
-  for (; d + kWide * kLanes <= z.width; d += kWide * kLanes)
-    for (int64_t h = 0; h < kLanes; h += 4) weighted_sum<4, kWide>(weights + h, block + d, n, z.width, values_of(part) + h * z.width + d);
-  for (; d < z.width; d += kLanes)
-    for (int64_t h = 0; h < kLanes; h += 4) weighted_sum<4, 1>(weights + h, block + d, n, z.width, values_of(part) + h * z.width + d);
+  float* const weights = room.weights;
+  for (int64_t h = 0; h < z.heads; h += kHeadTile)
+    for (int64_t i = 0; i < n; i += kWide * kLanes) dot_columns<kWide>(q + h * z.dim, room.columns + i, z.dim, scale, weights + h * kSegment + i);
+  const Lanes lowest = splat(-std::numeric_limits<float>::infinity());
+  for (int64_t h = 0; h < z.heads; ++h) {
+    float* const x = weights + h * kSegment;
+    Lanes largest = lowest;
+    for (int64_t i = 0; i < n; i += kLanes) largest = max(largest, first(load(x + i), n - i, lowest));
+    const float m = max_lane(largest);
+    for (int64_t i = 0; i < n; i += kLanes) store(exp(sub(load(x + i), splat(m))), x + i);
+    float total = 0;
+    for (int64_t i = 0; i < n; ++i) total += x[i];
+    part[h] = m;
+    part[kLanes + h] = total;
+  }
+  weighted_sums<ByHead>(z, weights, room.block, n, z.heads, values_of(part));
+}
+
+void attend_segment(const Sizes& z, float scale, const float* q, const Room& room, int64_t n, int64_t heads, float* part) {
+  if (z.few) attend_keys(z, scale, q, room, n, part);
+  else attend_heads(z, scale, q, room, n, heads, part);
 }
 
 // total = total and part, for `heads` heads from `first`. Touches nothing of the other heads: they may be another worker's.
@@ -145,7 +230,11 @@ int64_t heads_of_group(const Sizes& z, int64_t group) { return std::min<int64_t>
 
 template <class Q>
 void load_q(const SparseMla::Args& a, const Sizes& z, int64_t t, int64_t group, float* q) {
-  heads_to_lanes(a.q.as<Q>() + (t * z.heads + group * kLanes) * z.dim, z.dim, heads_of_group(z, group), z.dim, q);
+  const Q* from = a.q.as<Q>() + (t * z.heads + group * kLanes) * z.dim;
+  if (!z.few) return heads_to_lanes(from, z.dim, heads_of_group(z, group), z.dim, q);
+  const int64_t n = z.heads * z.dim;
+  for (int64_t i = 0; i < n; i += kLanes) store(load(from + i, n - i), q + i, n - i);
+  std::fill(q + n, q + round_up(z.heads, kHeadTile) * z.dim, 0.0f);
 }
 
 template <class Y>
@@ -160,10 +249,10 @@ void attend(const SparseMla::Args& a, const Sizes& z, int64_t t, int64_t first, 
   for (int64_t g = first; g < last; ++g) load_q<Q>(a, z, t, g, room.q + g * z.group_q);
   for (int64_t begin = 0; begin < count; begin += kSegment) {
     const int64_t n = std::min(kSegment, count - begin);
-    load_block<C>(a, z, t, begin, n, room.block);
+    load_block<C>(a, z, t, begin, n, room);
     for (int64_t g = first; g < last; ++g) {
       float* total = room.total + g * z.partial;
-      attend_segment(z, a.scale, room.q + g * z.group_q, room.block, n, room.weights, begin ? room.part : total);
+      attend_segment(z, a.scale, room.q + g * z.group_q, room, n, heads_of_group(z, g), begin ? room.part : total);
       if (begin) merge(z, room.part, 0, heads_of_group(z, g), total);
     }
   }
@@ -221,8 +310,8 @@ void split_over_segments(Queue& queue, Scratch scratch, const SparseMla::Args& a
         load_q<Q>(a, z, s.t, s.group, room.q);
         for (int64_t i = 0; i < s.count; ++i) {
           const int64_t row = (s.first + i) * kSegment, n = std::min<int64_t>(kSegment, a.count.as<int32_t>()[s.t] - row);
-          load_block<C>(a, z, s.t, row, n, room.block);
-          attend_segment(z, a.scale, room.q, room.block, n, room.weights, results + (begin + s.slot + i) * z.partial);
+          load_block<C>(a, z, s.t, row, n, room);
+          attend_segment(z, a.scale, room.q, room, n, heads_of_group(z, s.group), results + (begin + s.slot + i) * z.partial);
         }
       });
     });
