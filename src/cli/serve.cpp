@@ -1,30 +1,27 @@
 // winnow serve: the HTTP server.
+#include <spdlog/spdlog.h>
+
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <chrono>
 #include <cstdio>
 
+#include "cli/serve_flags.h"
 #include "cli/session.h"
 #include "cli/verb.h"
-#include "server/server.h"
 
 namespace winnow::cli {
 namespace {
 
-struct ServeFlags {
-  ModelFlags model;
-  server::ServerOptions server;
-  std::string name;
-  int grace_s = static_cast<int>(server::Limits{}.grace.count());
-};
-
-int serve(ServeFlags f) {
-  f.server.limits.grace = std::chrono::seconds(f.grace_s);
-  server::Server server(f.server);
+int serve(const ServeFlags& f) {
+  const server::ServerOptions options = server_options(f);
+  server::Server server(options);
   Session session(f.model);
   session.tokenizer();
-  session.start();
+  spdlog::info("listening at {}; requests are taken once the model is loaded", server.url());
+  server.listen();
+  session.start([&](int64_t done, int64_t total) { server.progress().update(done, total); });
   server::Services services{.engine = session.engine(),
                             .tokenizer = session.tokenizer(),
                             .chat_template = session.has_chat_template() ? &session.chat_template() : nullptr,
@@ -37,10 +34,11 @@ int serve(ServeFlags f) {
   services.facts.default_top_p = session.config().default_top_p;
   services.facts.eos_token_ids = session.config().eos_token_ids;
   services.facts.created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  server.listen(services);
-  fmt::print("winnow: serving {} at {}\n", services.facts.name, server.url());
+  const std::string url = server.url();
+  server.open(services);
+  fmt::print("winnow: serving {} at {}\n", services.facts.name, url);
   std::fflush(stdout);
-  server.run();
+  server.wait();
   if (!f.model.cache_dir.empty()) {
     server.release_signals();
     fmt::print("winnow: writing what --cache-dir lacks, at most half a minute; another signal leaves it unwritten\n");
@@ -64,20 +62,16 @@ Run add_serve(CLI::App& program) {
   add_itl_flag(*verb, flags->model);
   add_memory_flags(*verb, flags->model);
   add_cache_flags(*verb, flags->model);
-  verb->add_option("--host", flags->server.host, "address to listen on; 0.0.0.0: all of this machine's")->capture_default_str();
-  verb->add_option("--port", flags->server.port, "0: any free one; it is printed")->capture_default_str();
-  verb->add_option("--name", flags->name, "the model's name in requests [the last part of MODEL]");
-  verb->add_option("--grace", flags->grace_s, "seconds that running requests get when the server is told to stop")
-      ->check(CLI::Range(0, 3600))
-      ->capture_default_str();
+  add_serve_flags(*verb, *flags);
   verb->footer(
       "Examples:\n"
       "  winnow serve\n"
       "  winnow serve MODEL --port 8080 --max-batch 8\n"
+      "  winnow serve MODEL --host 0.0.0.0 --api-key-file keys.txt --tls-cert chain.pem --tls-key key.pem\n"
       "  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n\n"
       "Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens, /tokenize, /detokenize;\n"
-      "GET /v1/models, /health, /ready, /version, /metrics. docs/api.md has the fields of each, man winnow-serve the most used. There is no\n"
-      "access control: whoever reaches the port can use the model. SIGINT and SIGTERM stop it gracefully.");
+      "GET /v1/models, /health, /ready, /version, /metrics. docs/api.md has the fields of each, man winnow-serve the most used,\n"
+      "docs/serving.md says how to run it safely. Without keys whoever reaches the port can use the model. SIGINT and SIGTERM drain and stop.");
   return [flags] { return serve(*flags); };
 }
 

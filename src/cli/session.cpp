@@ -83,14 +83,17 @@ Session::Session(const ModelFlags& flags) : flags_(flags), folder_(model_folder(
   spdlog::info("device: {}", device_->description());
 }
 
-void Session::start() {
+void Session::start(const Progress& progress) {
   engine::EngineOptions e = engine_options_;
   const auto start = std::chrono::steady_clock::now();
   if (!e.cache_dir.empty()) cache::check_folder(cache::real_files(), e.cache_dir);  // these two before minutes of loading
   if (e.memory_bytes > 0) plan_memory({.checkpoint = &checkpoint_}, device_options(flags_), options_, e).or_throw();
   {
     ProgressBar bar("loading " + name(), ProgressBar::Unit::bytes);
-    model_ = std::make_unique<models::Glm5Next>(*device_, checkpoint_, options_, [&](int64_t done, int64_t total) { bar.update(done, total); });
+    model_ = std::make_unique<models::Glm5Next>(*device_, checkpoint_, options_, [&](int64_t done, int64_t total) {
+      bar.update(done, total);
+      progress(done, total);
+    });
   }
   if (!e.cache_dir.empty()) e.model_identity = checkpoint_.identity() + " " WINNOW_VERSION;  // another version may add in another order
   engine_ = std::make_unique<engine::Engine>(*device_, *model_, e);

@@ -3,6 +3,7 @@
 // that, and start() loads the weights, which may take minutes.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,8 +32,10 @@ engine::EngineOptions engine_options(const ModelFlags& flags, const models::Opti
 
 class Session {
  public:
-  explicit Session(const ModelFlags& flags);  // throws Error
-  void start();                               // throws Error; model() and engine() exist only then
+  explicit Session(const ModelFlags& flags);                          // throws Error
+  using Progress = std::function<void(int64_t done, int64_t total)>;  // bytes of weights
+  // Throws Error; model() and engine() exist only then.
+  void start(const Progress& progress = [](int64_t, int64_t) {});
 
   void stop();  // ends the engine, which writes what its cache folder lacks
 

@@ -316,12 +316,12 @@ TEST_F(AnswerTest, ResponsesContinueEachOther) {
 
   Request second = request(Api::responses);
   second.responses.previous_id = a.id();
-  EXPECT_NE(continue_previous(&second, store, limits)->message.find("no answer"), std::string::npos);
+  EXPECT_NE(continue_previous(&second, store, "", limits)->message.find("no answer"), std::string::npos);
   for (const Delta& d : cut(kAll, FinishReason::stop, 3)) a.add(d);
   store.put(a.id(), a.record(&usage_));
   second.responses.instructions = true;
   second.context["messages"] = json::array{{{"role", "system"}, {"content", "be brief"}}, {{"role", "user"}, {"content", "and?"}}};
-  EXPECT_FALSE(continue_previous(&second, store, limits));
+  EXPECT_FALSE(continue_previous(&second, store, "", limits));
   const json::array& m = second.context.at("messages").as_array();
   ASSERT_EQ(m.size(), 4u);
   EXPECT_EQ(m[0].at("content").as_string(), "be brief");
@@ -334,9 +334,9 @@ TEST_F(AnswerTest, ResponsesContinueEachOther) {
 
   Limits few;
   few.messages = 3;
-  EXPECT_TRUE(continue_previous(&second, store, few));
+  EXPECT_TRUE(continue_previous(&second, store, "", few));
   second.responses.previous_id = "resp_other";
-  EXPECT_EQ(continue_previous(&second, store, limits)->code, "previous_response_not_found");
+  EXPECT_EQ(continue_previous(&second, store, "", limits)->code, "previous_response_not_found");
 }
 
 }  // namespace

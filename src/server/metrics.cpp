@@ -152,9 +152,17 @@ Metrics::Metrics(std::string model, std::string version, const engine::RequestLi
       prefill_s_(second_bounds()),
       decode_s_(second_bounds()),
       prompt_lengths_(token_bounds()),
-      answer_lengths_(token_bounds()) {}
+      answer_lengths_(token_bounds()) {
+  for (std::string_view reason : kRefusals) refusals_[reason] = 0;
+}
 
 void Metrics::answered(std::string_view route, int status) { ++answers_[{std::string(route), status}]; }
+
+void Metrics::refused(std::string_view reason) {
+  const auto found = refusals_.find(reason);
+  check(found != refusals_.end(), "a refusal for a reason that is not listed");
+  ++found->second;
+}
 
 std::string Metrics::text(const Totals& t) const {
   Families f(model_);
@@ -181,6 +189,8 @@ std::string Metrics::text(const Totals& t) const {
   for (size_t i = 0; i < kEnds; ++i) f.value(static_cast<double>(ends_[i]), {{"finished_reason", kEndNames[i]}});
   f.begin("http_requests_total", "HTTP answers by route and status", MetricType::Counter);
   for (const auto& [key, n] : answers_) f.value(static_cast<double>(n), {{"handler", key.first}, {"status", std::to_string(key.second)}});
+  f.begin("refused_total", "Requests and connections that were sent away, by reason", MetricType::Counter);
+  for (const auto& [reason, n] : refusals_) f.value(static_cast<double>(n), {{"reason", std::string(reason)}});
   f.histogram("time_to_first_token_seconds", "From the end of a request's arrival to its first token, in seconds", first_token_s_);
   f.histogram("inter_token_latency_seconds", "Between two tokens of an answer, in seconds", between_tokens_s_);
   f.histogram("e2e_request_latency_seconds", "From the end of a request's arrival to the end of its answer, in seconds", whole_s_);

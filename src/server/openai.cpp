@@ -10,6 +10,11 @@ namespace {
 
 using engine::FinishReason;
 
+std::string_view error_type(int status) {
+  if (status == 429) return "rate_limit_error";
+  return status < 500 ? "invalid_request_error" : "server_error";
+}
+
 void write_model(JsonWriter& w, const ModelFacts& f) {
   w.begin_object().field("id", f.name).field("object", "model").field("created", f.created).field("owned_by", "winnow");
   w.field("max_model_len", f.max_context).end_object();
@@ -72,7 +77,7 @@ std::string model_json(const ModelFacts& facts) {
 
 std::string openai_error(const Refusal& r) {
   JsonWriter w;
-  w.begin_object().key("error").begin_object().field("message", r.message).field("type", r.status < 500 ? "invalid_request_error" : "server_error");
+  w.begin_object().key("error").begin_object().field("message", r.message).field("type", error_type(r.status));
   w.key("param");
   if (r.param.empty()) w.null();
   else w.value(r.param);

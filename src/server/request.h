@@ -27,6 +27,7 @@ struct Refusal {
   std::string message;
   std::string param;  // the field; empty: none
   std::string code;   // empty: none
+  int64_t retry_after_s = 0;  // 0: says nothing
 };
 
 // What a request is checked against.

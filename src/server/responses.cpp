@@ -33,11 +33,11 @@ void write_usage(JsonWriter& w, const Usage& u) {
 
 }  // namespace
 
-std::optional<Refusal> continue_previous(Request* request, ResponseStore& store, const Limits& limits) {
+std::optional<Refusal> continue_previous(Request* request, ResponseStore& store, const std::string& owner, const Limits& limits) {
   const std::string& id = request->responses.previous_id;
   if (id.empty()) return {};
   const std::string field = "previous_response_id";
-  const std::shared_ptr<const StoredResponse> previous = store.find(id);
+  const std::shared_ptr<const StoredResponse> previous = store.find(owner + id);
   if (!previous)
     return Refusal{.message = fmt::format("{}: there is no response '{}' here: it was not stored, or made way for newer ones", field, id),
                    .param = field,

@@ -12,8 +12,8 @@
 
 namespace winnow::server {
 
-// Puts the messages of the response that the request continues before its own.
-std::optional<Refusal> continue_previous(Request* request, ResponseStore& store, const Limits& limits);
+// Puts the messages of the response that the request continues before its own. `owner` stands before the ids of its store.
+std::optional<Refusal> continue_previous(Request* request, ResponseStore& store, const std::string& owner, const Limits& limits);
 std::string deleted_json(std::string_view id);
 Refusal unknown_response(std::string_view id);
 

@@ -37,6 +37,17 @@ std::optional<std::string> matched(std::string_view pattern, std::string_view pa
 
 }  // namespace
 
+std::span<const Route> routes() { return kRoutes; }
+
+Access access_of(Does does) {
+  switch (does) {
+    case Does::health:
+    case Does::ready: return Access::open;
+    case Does::metrics: return Access::metrics;
+    default: return Access::key;
+  }
+}
+
 std::variant<Match, Refusal> find_route(std::string_view method, std::string_view path, std::string* allow) {
   for (const Route& r : kRoutes) {
     std::optional<std::string> id = matched(r.path, path);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -26,6 +27,11 @@ enum class Does : uint8_t {
   cancel_response
 };
 
+// Who may use it where there are keys: anybody, who has a key, or for /metrics as the operator chose. Nothing changes the
+// server: what clients can change is their own (a response of theirs is dropped or ended).
+enum class Access : uint8_t { open, metrics, key };
+Access access_of(Does does);
+
 struct Route {
   std::string_view path;    // "{}" stands for one segment that is not empty
   std::string_view method;  // GET, POST, DELETE
@@ -38,6 +44,7 @@ struct Match {
   std::string id;  // what stood for {}
 };
 
+std::span<const Route> routes();
 // Says 404 for unknown paths and 405 for other methods of known ones, then with those that are known in `allow`.
 std::variant<Match, Refusal> find_route(std::string_view method, std::string_view path, std::string* allow);
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 namespace winnow::server {
 namespace {
 
@@ -30,6 +32,20 @@ TEST(Routes, OthersAreRefused) {
   EXPECT_EQ(found("PUT", "/v1/responses/x"), "405 GET, DELETE");
   EXPECT_EQ(found("GET", "/v1/responses/x/cancel"), "405 POST");
   EXPECT_EQ(found("get", "/health"), "405 GET");
+}
+
+// No route changes the server, so there is no admin key. One that does would have to ask for it: whoever adds a line here decides.
+TEST(Routes, WhatChangesAnythingIsTheClientsOwn) {
+  std::set<std::string> open, changing;
+  for (const Route& r : routes()) {
+    const std::string name = fmt::format("{} {}", r.method, r.path);
+    if (access_of(r.does) != Access::key) open.insert(name);
+    if (r.method != "GET") changing.insert(name);
+  }
+  EXPECT_EQ(open, (std::set<std::string>{"GET /health", "GET /ready", "GET /metrics"}));
+  EXPECT_EQ(changing, (std::set<std::string>{"POST /v1/chat/completions", "POST /v1/completions", "POST /v1/messages",
+                                             "POST /v1/messages/count_tokens", "POST /v1/responses", "DELETE /v1/responses/{}",
+                                             "POST /v1/responses/{}/cancel", "POST /tokenize", "POST /detokenize"}));
 }
 
 }  // namespace

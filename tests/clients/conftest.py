@@ -8,16 +8,17 @@ WINNOW = os.environ.get("WINNOW", str(ROOT / "build" / "release" / "winnow"))
 
 
 class Server:
-    def __init__(self, *arguments):
-        self.process = subprocess.Popen([WINNOW, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def __init__(self, *arguments, env=None):
+        self.process = subprocess.Popen([WINNOW, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        env={**os.environ, **(env or {})})
         self.errors = []
         self.reader = threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True)
         self.reader.start()
         line = self.process.stdout.readline()
-        found = re.search(r"serving (\S+) at http://127\.0\.0\.1:(\d+)$", line.strip())
+        found = re.search(r"serving (\S+) at (https?)://127\.0\.0\.1:(\d+)$", line.strip())
         assert found, f"no port in {line!r}: {''.join(self.errors)}"
-        self.name, self.port = found[1], int(found[2])
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.name, self.port = found[1], int(found[3])
+        self.url = f"{found[2]}://127.0.0.1:{self.port}"
 
     def stop(self, sig=signal.SIGTERM, timeout=120):
         self.process.send_signal(sig)
@@ -40,8 +41,8 @@ def own_server():
     """For tests that stop or overload it."""
     started = []
 
-    def start(*arguments):
-        started.append(Server(*arguments))
+    def start(*arguments, env=None):
+        started.append(Server(*arguments, env=env))
         return started[-1]
 
     yield start

@@ -191,7 +191,7 @@ def test_idle_server_stops_at_once(own_server):
 
 
 def test_stop_lets_requests_finish(own_server):
-    s = own_server("--grace", "100")
+    s = own_server("--drain-timeout", "100")
     got = {}
     body = {**CHAT, "ignore_eos": True, "max_tokens": 200}
     asking = threading.Thread(target=lambda: got.update(r=ask(s, request("POST", "/v1/chat/completions", body))))
@@ -202,8 +202,8 @@ def test_stop_lets_requests_finish(own_server):
     assert got["r"][0] == 200 and json.loads(got["r"][2])["usage"]["completion_tokens"] == 200
 
 
-def test_stop_cancels_after_the_grace(own_server):
-    s = own_server("--grace", "1")
+def test_stop_cancels_after_the_drain_timeout(own_server):
+    s = own_server("--drain-timeout", "1")
     streaming, whole = running(s, stream=True), running(s)
     streaming.recv(10)
     start = time.time()
@@ -217,7 +217,7 @@ def test_stop_cancels_after_the_grace(own_server):
 
 
 def test_second_signal_cancels_at_once(own_server):
-    s = own_server("--grace", "100")
+    s = own_server("--drain-timeout", "100")
     stream = running(s, stream=True)
     stream.recv(10)
     s.process.send_signal(signal.SIGTERM)

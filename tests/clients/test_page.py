@@ -265,6 +265,30 @@ def test_settings_are_sent_and_kept(browser):
     assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") != dark
     click(browser, "#reset-settings")
     assert all(v == "" for v in json.loads(browser.execute_script("return localStorage.getItem('winnow.settings')")).values())
+    assert browser.execute_script("return sessionStorage.getItem('winnow.key')") == ""
+
+
+def test_a_key_is_asked_for_and_goes_with_the_tab(browser, own_server):
+    key = "0123456789abcdef-key"
+    server = own_server(env={"WINNOW_API_KEY": key})
+    browser.get(server.url + "/")
+    until(browser, lambda d: "API key" in (text(d, "#problem") or ""))
+    click(browser, "#open-settings")
+    set_field(browser, "key", key)
+    find(browser, "#settings button[type=submit]")[0].click()
+    until(browser, lambda d: text(d, "#model") == server.name)
+    assert text(browser, "#problem") == "" and key not in browser.execute_script("return JSON.stringify(localStorage)")
+    browser.refresh()
+    until(browser, lambda d: text(d, "#model") == server.name)
+    click(browser, "#open-settings")
+    set_field(browser, "max_tokens", "3")
+    find(browser, "#settings button[type=submit]")[0].click()
+    ask(browser, "Hello")
+    answer(browser)
+    assert text(browser, ".figures").startswith("3 tokens")
+    browser.execute_script("sessionStorage.clear()")  # as a new tab finds it
+    browser.refresh()
+    until(browser, lambda d: "API key" in (text(d, "#problem") or ""))
 
 
 def test_wrong_settings_are_not_taken(browser):

@@ -1,7 +1,9 @@
-// Settings and the conversation, kept in localStorage. What lies there may be of another version or damaged: what does
-// not fit is dropped. Where the browser forbids storage, the page works and forgets.
+// Settings and the conversation, kept in localStorage; the API key in sessionStorage alone, so that it goes with the tab. What
+// lies there may be of another version or damaged: what does not fit is dropped. Where the browser forbids storage, the page
+// works and forgets.
 
 const kSettings = 'winnow.settings';
+const kKey = 'winnow.key';
 const kMessages = 'winnow.messages';
 
 export const defaults = Object.freeze({
@@ -31,10 +33,23 @@ export function loadSettings() {
   const settings = {...defaults};
   for (const name of Object.keys(defaults))
     if (typeof found?.[name] === 'string') settings[name] = found[name];
+  try {
+    settings.key = sessionStorage.getItem(kKey) ?? '';
+  } catch {
+    settings.key = '';
+  }
   return settings;
 }
 
-export const saveSettings = (settings) => save(kSettings, settings);
+export function saveSettings(settings) {
+  const {key, ...others} = settings;
+  try {
+    sessionStorage.setItem(kKey, key);
+  } catch {
+    // it is typed again
+  }
+  return save(kSettings, others);
+}
 
 const text = (value) => (typeof value === 'string' ? value : '');
 
