@@ -286,3 +286,125 @@ def test_bodies_of_all_requests_are_bounded(own_server):
     for _ in range(12):  # what they held is free again; small bodies in chunks are counted by what comes
         raw = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1d\r\n" + b'{"prompt":"a","max_tokens":1}' + b"\r\n0\r\n\r\n"
         assert ask(server, raw)[0] == 200
+
+
+# --- limits and slow clients ---------------------------------------------------------------------------------------------
+
+
+def metric(server, name, labels=""):
+    """A sample of /metrics; `labels` has to be part of its labels."""
+    text = ask(server, request("GET", "/metrics"))[2].decode()
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"winnow:{name}{{") and labels in line)
+
+
+def until(condition, seconds=30):
+    deadline = time.time() + seconds
+    while not condition():
+        assert time.time() < deadline
+        time.sleep(0.05)
+
+
+def closed(sock):
+    """All that comes until the server closes its side."""
+    sock.settimeout(30)
+    data = b""
+    try:
+        while more := sock.recv(65536):
+            data += more
+    except ConnectionResetError:
+        pass
+    return data
+
+
+def drip(sock, data, pause):
+    """A byte now and then, until the server has had enough; False if it took all."""
+    for b in data:
+        try:
+            sock.sendall(bytes([b]))
+        except OSError:
+            return True
+        sock.settimeout(pause)
+        try:
+            if sock.recv(1) == b"":
+                return True
+        except TimeoutError:
+            pass
+        except OSError:
+            return True
+    return False
+
+
+def test_slow_clients_are_left(own_server):
+    s = own_server("--header-timeout", "1", "--body-timeout", "2", "--idle-timeout", "3")
+    silent, head, body, idle = (s.connect() for _ in range(4))
+    idle.sendall(request("GET", "/health"))
+    assert read_response(idle)[0] == 200
+    results = {}
+    threads = [threading.Thread(target=lambda: results.update(head=drip(head, request("GET", "/health"), 0.2))),
+               threading.Thread(target=lambda: results.update(body=drip(body, request("POST", "/v1/completions", b'{"prompt": "' + b"a" * 100), 0.1)))]
+    body.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+    start = time.time()
+    for t in threads:
+        t.start()
+    assert closed(silent) == b"" and 0.5 < time.time() - start < 20
+    assert closed(idle) == b"" and 2 < time.time() - start < 20
+    for t in threads:
+        t.join()
+    assert results == {"head": True, "body": True}
+    assert metric(s, "refused_total", 'reason="header_timeout"') == 2 and metric(s, "refused_total", 'reason="body_timeout"') == 1
+    with s.connect() as again:  # a new request on a connection has its own time
+        for _ in range(3):
+            again.sendall(request("GET", "/health"))
+            assert read_response(again)[0] == 200
+            time.sleep(0.6)
+
+
+def test_a_client_that_does_not_read_is_left(own_server):
+    s = own_server("--write-timeout", "1")
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect(("127.0.0.1", s.port))
+    sock.sendall(request("POST", "/v1/chat/completions", {**ENDLESS, "stream": True, "logprobs": True, "top_logprobs": 20}))
+    until(lambda: metric(s, "num_requests_running") == 1)
+    until(lambda: metric(s, "refused_total", 'reason="write_timeout"') == 1, 60)
+    until(lambda: metric(s, "num_requests_running") == 0 and metric(s, "kv_pages_held") == 0)
+    sock.close()
+    assert ask(s, request("POST", "/v1/chat/completions", {**CHAT, "max_tokens": 1}))[0] == 200
+
+
+def test_connections_are_bounded(own_server):
+    s = own_server("--max-connections", "3")
+    held = [s.connect() for _ in range(3)]
+    for h in held:
+        h.sendall(request("GET", "/health"))
+        assert read_response(h)[0] == 200
+    with s.connect() as more:
+        status, headers, _ = read_response(more)
+        assert status == 503 and headers["retry-after"] == "1" and headers["connection"] == "close"
+        assert closed(more) == b""
+    held[0].close()
+    until(lambda: ask(s, request("GET", "/health"))[0] == 200)
+
+
+def test_sizes_are_bounded_by_flags(own_server):
+    s = own_server("--max-header-bytes", "2048", "--max-headers", "20", "--max-body-bytes", "4096", "--max-messages", "2")
+    assert ask(s, request("GET", "/health", headers="X: " + "a" * 1500 + "\r\n"))[0] == 200
+    assert error_of(ask(s, request("GET", "/health", headers="X: " + "a" * 2500 + "\r\n")))[0] == 431
+    assert ask(s, request("GET", "/health", headers="".join(f"X{i}: 1\r\n" for i in range(18))))[0] == 200
+    status, e = error_of(ask(s, request("GET", "/health", headers="".join(f"X{i}: 1\r\n" for i in range(19)))))
+    assert status == 431 and "20 fields" in e["message"]
+    assert error_of(ask(s, request("POST", "/v1/completions", b"x" * 5000)))[0] == 413
+    status, e = error_of(ask(s, request("POST", "/v1/chat/completions", {"messages": CHAT["messages"] * 3})))
+    assert status == 400 and e["param"] == "messages" and "2" in e["message"]
+    for reason, n in [("header_bytes", 1), ("header_fields", 1), ("body_bytes", 1)]:
+        assert metric(s, "refused_total", f'reason="{reason}"') == n, reason
+
+
+def test_what_is_sent_behind_a_request_is_kept(server):
+    second = request("POST", "/v1/completions", {"prompt": "a" * 5000, "max_tokens": 1})  # more than is taken at once while the first runs
+    with server.connect() as s:
+        s.sendall(request("POST", "/v1/chat/completions", {**CHAT, "max_tokens": 200, "ignore_eos": True}))
+        time.sleep(0.05)
+        s.sendall(second)
+        assert read_response(s)[0] == 200
+        assert read_response(s)[0] == 200
