@@ -14,6 +14,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "cli/config_file.h"
 #include "cli/flags.h"
 #include "cli/verb.h"
 
@@ -102,6 +103,9 @@ int run(int argc, char** argv) {
     return say(no_verb(words.front()), Failure::usage);
   }
   if (!chosen.front()->remaining().empty()) return say(unexpected(*chosen.front()), Failure::usage);
+  if (const CLI::Option* config = chosen.front()->get_option_no_throw("--config");
+      config && config->count() > 0 && !config->as<std::string>().empty())
+    apply_config(*chosen.front(), config->as<std::string>());
   // An empty value is a variable of a script that was not set, and must not mean the default; an empty message is one.
   for (const CLI::Option* o : chosen.front()->get_options())
     if (o->count() > 0 && !o->check_lname("prompt") && std::ranges::find(o->results(), "") != o->results().end())

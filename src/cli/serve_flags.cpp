@@ -73,6 +73,11 @@ void add_listening(CLI::App& verb, ServeFlags& f) {
       ->type_name("FILE")
       ->group(kListen);
   verb.add_option("--tls-key", f.server.tls_key, "the certificate's private key, a PEM file without a password")->type_name("FILE")->group(kListen);
+  verb.add_option("--config", f.config,
+                  "a file with any of these flags, 'port = 8080' a line, the folder as 'model'; what the command line gives comes first")
+      ->type_name("FILE")
+      ->group(kListen);
+  verb.add_flag("--print-config", f.print_config, "print all flags as such a file, as they are now, and do nothing else")->group(kListen);
   add_seconds(verb, "--drain-timeout", f.server.limits.drain,
               "what running requests get to finish when SIGTERM or SIGINT stops the server; a second signal cancels them at once", 0, kListen);
   verb.add_option("--log-format", f.log_format, "lines on stderr: text for people, or one JSON object a line for collectors")

@@ -15,6 +15,8 @@ struct ServeFlags {
   std::string name;
   std::string api_key_file;
   std::string log_format = "text";
+  std::string config;  // read by main, which knows what the command line left open
+  bool print_config = false;
 };
 void add_serve_flags(CLI::App& verb, ServeFlags& flags);
 

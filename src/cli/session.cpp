@@ -83,15 +83,16 @@ Session::Session(const ModelFlags& flags) : flags_(flags), folder_(model_folder(
   spdlog::info("device: {}", device_->description());
 }
 
-void Session::start(const Progress& progress) {
+void Session::start(const Progress& progress, Bar shown) {
   engine::EngineOptions e = engine_options_;
   const auto start = std::chrono::steady_clock::now();
   if (!e.cache_dir.empty()) cache::check_folder(cache::real_files(), e.cache_dir);  // these two before minutes of loading
   if (e.memory_bytes > 0) plan_memory({.checkpoint = &checkpoint_}, device_options(flags_), options_, e).or_throw();
   {
     ProgressBar bar("loading " + name(), ProgressBar::Unit::bytes);
+    const bool show = shown == Bar::shown;
     model_ = std::make_unique<models::Glm5Next>(*device_, checkpoint_, options_, [&](int64_t done, int64_t total) {
-      bar.update(done, total);
+      if (show) bar.update(done, total);
       progress(done, total);
     });
   }

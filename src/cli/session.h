@@ -34,8 +34,10 @@ class Session {
  public:
   explicit Session(const ModelFlags& flags);                          // throws Error
   using Progress = std::function<void(int64_t done, int64_t total)>;  // bytes of weights
+  enum class Bar : uint8_t { shown, hidden };
   // Throws Error; model() and engine() exist only then.
-  void start(const Progress& progress = [](int64_t, int64_t) {});
+  void start(const Progress& progress = [](int64_t, int64_t) {}, Bar bar = Bar::shown);
+  void on_step(std::function<void(int64_t, int64_t, double)> f) { engine_options_.on_step = std::move(f); }  // before start(); EngineOptions
 
   void stop();  // ends the engine, which writes what its cache folder lacks
 

@@ -22,6 +22,8 @@
 
 namespace winnow::server {
 
+class StepTimes;
+
 // What the server stands on. All of it outlives the server.
 struct Services {
   engine::Engine& engine;
@@ -29,6 +31,7 @@ struct Services {
   const text::ChatTemplate* chat_template;  // null: the checkpoint has none, chat is refused
   ModelFacts facts;
   std::string version;  // of the program
+  const StepTimes* steps = nullptr;
 };
 
 // News of one choice.

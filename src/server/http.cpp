@@ -21,6 +21,8 @@ std::vector<KeyLimits> limits_of_keys(const ServerOptions& o) {
 
 Server::State::State(const ServerOptions& o)
     : options(o), quota(o.limits, limits_of_keys(o)), responses(o.limits), acceptor(io), signals(io), drain(io) {
+  access = spdlog::get("access");
+  if (!access) access = spdlog::default_logger();
   if (!o.tls_cert.empty()) tls.emplace(tls_context(o.tls_cert, o.tls_key));
 }
 

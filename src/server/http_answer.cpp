@@ -33,7 +33,7 @@ HttpResponse Server::State::at_once(const Connection& c, const HttpRequest& requ
   JsonWriter w;
   switch (match.route->does) {
     case Does::metrics: {
-      HttpResponse r = respond(request, 200, metrics->text(services().engine.totals()), keep);
+      HttpResponse r = respond(request, 200, metrics->text(services().engine.totals(), services().steps), keep);
       r.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
       return r;
     }

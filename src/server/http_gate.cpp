@@ -151,7 +151,8 @@ void Server::State::end_visit(Connection& c) {
   v.whole_s = std::chrono::duration<double>(Visit::Clock::now() - v.began).count();
   if (v.status == 0) v.status = 499;  // as nginx has it: the client left before there was an answer
   const bool probe = v.route == "/health" || v.route == "/ready" || v.route == "/metrics";
-  spdlog::log(probe ? spdlog::level::debug : spdlog::level::info, "{}", access_line(v, options.json_logs));
+  if (metrics && c.key) metrics->used(v.key, v.prompt_tokens + v.answer_tokens);
+  access->log(probe ? spdlog::level::debug : spdlog::level::info, "{}", access_line(v, options.json_logs));
 }
 
 // Responses are kept for the key that asked for them.

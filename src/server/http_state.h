@@ -104,6 +104,7 @@ struct Server::State {
   const Services* services_ = nullptr;  // null: the model loads
   std::optional<Metrics> metrics;       // with services
   LoadProgress progress;
+  std::shared_ptr<spdlog::logger> access;  // whose lines are requests: the one named "access", or the default one
   std::optional<asio::ssl::context> tls;
   Quota quota;
   ResponseStore responses;                                         // by kept_id

@@ -25,6 +25,7 @@ std::vector<double> bounds(double first, int decades) {
   return b;
 }
 std::vector<double> second_bounds() { return bounds(1e-3, 6); }
+std::vector<double> step_bounds() { return bounds(1e-4, 6); }
 std::vector<double> token_bounds() { return bounds(1, 6); }
 
 // A number of Totals that is a metric as it stands. Counters end in _total.
@@ -164,7 +165,20 @@ void Metrics::refused(std::string_view reason) {
   ++found->second;
 }
 
-std::string Metrics::text(const Totals& t) const {
+void Metrics::used(const std::string& key, int64_t tokens) {
+  auto& [requests, all] = keys_[key];
+  ++requests;
+  all += tokens;
+}
+
+StepTimes::StepTimes() : seconds_(step_bounds()), rows_(token_bounds()) {}
+
+void StepTimes::add(int64_t rows, double seconds) {
+  seconds_.Observe(seconds);
+  rows_.Observe(static_cast<double>(rows));
+}
+
+std::string Metrics::text(const Totals& t, const StepTimes* steps) const {
   Families f(model_);
   f.begin("build_info", "Always 1; the label says what runs", MetricType::Gauge);
   f.value(1, {{"version", version_}});
@@ -191,6 +205,14 @@ std::string Metrics::text(const Totals& t) const {
   for (const auto& [key, n] : answers_) f.value(static_cast<double>(n), {{"handler", key.first}, {"status", std::to_string(key.second)}});
   f.begin("refused_total", "Requests and connections that were sent away, by reason", MetricType::Counter);
   for (const auto& [reason, n] : refusals_) f.value(static_cast<double>(n), {{"reason", std::string(reason)}});
+  f.begin("key_requests_total", "Requests that were let in, by the name of their API key", MetricType::Counter);
+  for (const auto& [key, n] : keys_) f.value(static_cast<double>(n.first), {{"key", key}});
+  f.begin("key_tokens_total", "Tokens of prompts and answers, by the name of the API key", MetricType::Counter);
+  for (const auto& [key, n] : keys_) f.value(static_cast<double>(n.second), {{"key", key}});
+  if (steps) {
+    f.histogram("step_time_seconds", "One step of the engine, in seconds", steps->seconds_);
+    f.histogram("step_rows", "Rows of a step: tokens of prompts and answers", steps->rows_);
+  }
   f.histogram("time_to_first_token_seconds", "From the end of a request's arrival to its first token, in seconds", first_token_s_);
   f.histogram("inter_token_latency_seconds", "Between two tokens of an answer, in seconds", between_tokens_s_);
   f.histogram("e2e_request_latency_seconds", "From the end of a request's arrival to the end of its answer, in seconds", whole_s_);

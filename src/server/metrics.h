@@ -23,16 +23,28 @@
 namespace winnow::server {
 
 // Why the server sends somebody away, for an operator who wants to know whether a limit bites.
-inline constexpr std::string_view kRefusals[] = {"no_key",       "wrong_key",     "key_requests",   "key_tokens",   "key_concurrent", "queue",
-                                                 "connections",  "origin",        "header_bytes",   "header_fields", "body_bytes",     "body_memory",
-                                                 "header_timeout", "body_timeout", "write_timeout", "tls"};
+inline constexpr std::string_view kRefusals[] = {
+    "no_key",       "wrong_key",     "key_requests", "key_tokens",  "key_concurrent", "queue",        "connections",   "origin",
+    "header_bytes", "header_fields", "body_bytes",   "body_memory", "header_timeout", "body_timeout", "write_timeout", "tls"};
+
+// How long steps of the engine take. Any thread.
+class StepTimes {
+ public:
+  StepTimes();
+  void add(int64_t rows, double seconds);
+
+ private:
+  friend class Metrics;
+  prometheus::Histogram seconds_, rows_;
+};
 
 class Metrics {
  public:
   Metrics(std::string model, std::string version, const engine::RequestLimits& limits);
   void answered(std::string_view route, int status);
-  void refused(std::string_view reason);  // one of kRefusals
-  std::string text(const engine::Totals& totals) const;
+  void refused(std::string_view reason);              // one of kRefusals
+  void used(const std::string& key, int64_t tokens);  // one request of an API key
+  std::string text(const engine::Totals& totals, const StepTimes* steps = nullptr) const;
 
  private:
   friend class RequestMetrics;
@@ -44,6 +56,7 @@ class Metrics {
   std::map<std::pair<std::string, int>, int64_t> answers_;
   std::array<int64_t, kEnds> ends_{};
   std::map<std::string_view, int64_t> refusals_;
+  std::map<std::string, std::pair<int64_t, int64_t>> keys_;  // requests and tokens by name
   int64_t prompt_tokens_ = 0, cached_tokens_ = 0;
   prometheus::Histogram first_token_s_, between_tokens_s_, whole_s_, queue_s_, prefill_s_, decode_s_, prompt_lengths_, answer_lengths_;
 };
