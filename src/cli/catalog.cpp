@@ -15,6 +15,7 @@
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/router/router.h"
 #include "ops/swiglu/swiglu.h"
+#include "ops/take_rows/take_rows.h"
 
 namespace winnow::cli {
 namespace {
@@ -51,6 +52,7 @@ void at(const Shape& s, SparseMla::Spec& o) { o = {s.x, s.x, s.x, 64, 512}; }
 void at(const Shape& s, RmsNorm::Spec& o) { o = {s.x, s.x, 4096}; }
 void at(const Shape&, Router::Spec& o) { o = {288, 8, 1, 1, true, 2.5f}; }
 void at(const Shape&, Finite::Spec& o) { o = {DType::f32, 4 * 4096}; }
+void at(const Shape&, TakeRows::Spec&) {}
 void at(const Shape& s, SwiGlu::Spec& o) { o = {s.x, s.x, 12288, 10.0f}; }
 
 template <class O>
@@ -80,7 +82,7 @@ std::span<const OpEntry> entries() {
 
 std::span<const OpEntry> catalog() {
   return entries<Embedding, MhcPre, MhcPost, MhcHead, RmsNorm, LayerNorm, Linear, HeadLinear, Conv, KdaGate, Kda, GatedNorm, LatentWrite, IndexWrite,
-                 IndexQuery, IndexScore, IndexTopK, PoolExpand, SparseMla, DenseMla, Router, Experts, SwiGlu, Finite>();
+                 IndexQuery, IndexScore, IndexTopK, PoolExpand, SparseMla, DenseMla, Router, Experts, SwiGlu, Finite, TakeRows>();
 }
 
 }  // namespace winnow::cli

@@ -53,7 +53,16 @@ struct Glm5Next::Impl {
   struct RowRange {
     int64_t first, count;
   };
-  std::vector<RowRange> absorbed_rows;  // of this step: what DenseMla leaves, adjacent rows together
+  // The rows of a step, or those of them that go on where the last layer has written what later steps read.
+  struct StepRows {
+    std::vector<SequenceRows> sequences;
+    Rows rows;
+    TensorView bad;
+    std::vector<RowRange> absorbed;  // what DenseMla leaves, adjacent rows together
+    int64_t count = 0;
+  };
+  StepRows all, kept;
+  const StepRows* now = &all;  // what rows_live counts
 
   Impl(device::Device& d, const weights::Config& c, const Options& o)
       : device(d), config(c), options(with_pages(o, c)), act(o.profile == Profile::exact ? DType::f32 : DType::bf16) {
@@ -127,6 +136,7 @@ struct Glm5Next::Impl {
     k.mhc_post = choose<MhcPost>({wide, wide, streams, hidden});
     k.mhc_head = choose<MhcHead>({wide, act, streams, hidden});
     k.finite = choose<Finite>({wide, streams * hidden});
+    k.take_rows = choose<TakeRows>({});
     if (c.kda_layers()) {
       k.conv = choose<Conv>({wide, wide, 3 * kda_width(), c.conv_taps});
       k.kda_gate = choose<KdaGate>({wide, c.kda_heads, c.kda_head_dim, c.kda_head_dim});
@@ -384,6 +394,12 @@ struct Glm5Next::Impl {
     b.source = s.take(DType::i32, {r});
     b.folded = s.take(DType::i64, {r});
     b.decode = s.take(DType::i32, {r});
+    b.kept = s.take(DType::i32, {t});
+    b.kept_first_row = s.take(DType::i32, {r + 1});
+    b.kept_sequence = s.take(DType::i32, {t});
+    b.kept_position = s.take(DType::i64, {t});
+    b.kept_slot = s.take(DType::i64, {t});
+    b.kept_bad = s.take(DType::i32, {t});
     b.x = s.take(wide, {t, n, c.hidden_size});
     b.h = s.take(act, {t, c.hidden_size});
     b.y = s.take(wide, {t, c.hidden_size});
@@ -409,14 +425,17 @@ struct Glm5Next::Impl {
     take_all(memory.back().data());
     memory.push_back(device.allocate("scratch", scratch_bytes));
     device.queue().set_scratch({memory.back().data(), scratch_bytes});
-    absorbed_rows.reserve(static_cast<size_t>(options.max_sequences));
+    for (StepRows* s : {&all, &kept}) {
+      s->sequences.reserve(static_cast<size_t>(options.max_sequences));
+      s->absorbed.reserve(static_cast<size_t>(options.max_sequences));
+    }
   }
 
   // --- a step --------------------------------------------------------------------------------------------------------
 
   TensorView live(TensorView v) const { return v.rows(0, rows_live); }
 
-  Rows fill_rows(const Batch& batch) {
+  void fill_sequences(const Batch& batch) {
     const int64_t tokens = static_cast<int64_t>(batch.tokens.size()), count = static_cast<int64_t>(batch.sequences.size());
     check(tokens <= options.max_rows && count <= options.max_sequences, "a step beyond the planned size");
     std::copy(batch.tokens.begin(), batch.tokens.end(), b.ids.as<int32_t>());
@@ -425,47 +444,107 @@ struct Glm5Next::Impl {
       const TokenPos end = s.position + s.count;
       check(end.value <= options.max_context && pages_for(end.value, options.page_tokens) <= static_cast<int64_t>(s.pages.size()),
             "a sequence beyond its pages");
-      b.first_row.as<int32_t>()[i] = static_cast<int32_t>(s.first_row);
       b.state.as<int32_t>()[i] = static_cast<int32_t>(s.state.value);
       b.source.as<int32_t>()[i] = static_cast<int32_t>((s.source.value < 0 ? s.state : s.source).value);
       b.folded.as<int64_t>()[i] = s.folded.value;
       b.decode.as<int32_t>()[i] = s.decode;
       for (int64_t p = 0; p < pages_for(end.value, options.page_tokens); ++p)
         b.page_table.as<int32_t>()[i * max_pages() + p] = static_cast<int32_t>(s.pages[static_cast<size_t>(p)].value);
+    }
+    all.sequences.assign(batch.sequences.begin(), batch.sequences.end());
+    all.count = tokens;
+  }
+
+  // Of each sequence the rows from the first to the last whose logits are wanted.
+  void fill_kept(const Batch& batch) {
+    kept.sequences.clear();
+    kept.count = 0;
+    check(static_cast<int64_t>(batch.logit_rows.size()) <= options.max_logit_rows, "more logits than planned");
+    int32_t* logit_row = b.logit_rows.as<int32_t>();
+    auto next = batch.logit_rows.begin();
+    for (SequenceRows s : batch.sequences) {
+      const auto first = next;
+      while (next != batch.logit_rows.end() && *next < s.first_row + s.count) ++next;
+      const int64_t begin = first == next ? s.first_row : *first, end = first == next ? s.first_row : *std::prev(next) + 1;
+      check(s.first_row <= begin && begin <= end, "logits are wanted in another order than that of the rows");
+      for (auto row = first; row != next; ++row) *logit_row++ = static_cast<int32_t>(kept.count + *row - begin);
+      for (int64_t r = begin; r < end; ++r) b.kept.as<int32_t>()[kept.count + r - begin] = static_cast<int32_t>(r);
+      s.position = s.position + (begin - s.first_row);
+      s.first_row = kept.count;
+      s.count = end - begin;
+      kept.count += s.count;
+      kept.sequences.push_back(s);
+    }
+    check(next == batch.logit_rows.end(), "logits are wanted of rows that do not exist");
+  }
+
+  void fill_rows(StepRows& to, TensorView first_row, TensorView sequence, TensorView position, TensorView slot, TensorView bad) {
+    const int64_t count = static_cast<int64_t>(to.sequences.size());
+    for (int64_t i = 0; i < count; ++i) {
+      const SequenceRows& s = to.sequences[static_cast<size_t>(i)];
+      first_row.as<int32_t>()[i] = static_cast<int32_t>(s.first_row);
       for (int64_t r = 0; r < s.count; ++r) {
         const TokenPos pos = s.position + r;
         const PageId page = s.pages[static_cast<size_t>(page_index(pos, options.page_tokens))];
-        b.sequence.as<int32_t>()[s.first_row + r] = static_cast<int32_t>(i);
-        b.position.as<int64_t>()[s.first_row + r] = pos.value;
-        b.slot.as<int64_t>()[s.first_row + r] = slot_of(page, pos, options.page_tokens).value;
+        sequence.as<int32_t>()[s.first_row + r] = static_cast<int32_t>(i);
+        position.as<int64_t>()[s.first_row + r] = pos.value;
+        slot.as<int64_t>()[s.first_row + r] = slot_of(page, pos, options.page_tokens).value;
       }
     }
-    b.first_row.as<int32_t>()[count] = static_cast<int32_t>(tokens);
-    rows_live = tokens;
-    return {.first_row = b.first_row.rows(0, count + 1),
-            .sequence = live(b.sequence),
-            .position = live(b.position),
-            .slot = live(b.slot),
-            .page_table = b.page_table.rows(0, count),
-            .state = b.state.rows(0, count),
-            .source = b.source.rows(0, count),
-            .folded = b.folded.rows(0, count),
-            .decode = b.decode.rows(0, count),
-            .page_tokens = options.page_tokens};
+    first_row.as<int32_t>()[count] = static_cast<int32_t>(to.count);
+    to.rows = {.first_row = first_row.rows(0, count + 1),
+               .sequence = sequence.rows(0, to.count),
+               .position = position.rows(0, to.count),
+               .slot = slot.rows(0, to.count),
+               .page_table = b.page_table.rows(0, count),
+               .state = b.state.rows(0, count),
+               .source = b.source.rows(0, count),
+               .folded = b.folded.rows(0, count),
+               .decode = b.decode.rows(0, count),
+               .page_tokens = options.page_tokens};
+    to.bad = bad.rows(0, to.count);
+    std::fill_n(to.bad.as<int32_t>(), to.count, 0);
+    plan_attention(to);
+  }
+
+  void fill(const Batch& batch) {
+    fill_sequences(batch);
+    fill_kept(batch);
+    fill_rows(all, b.first_row, b.sequence, b.position, b.slot, b.bad);
+    fill_rows(kept, b.kept_first_row, b.kept_sequence, b.kept_position, b.kept_slot, b.kept_bad);
+    go_on_with(all);
+  }
+
+  void go_on_with(const StepRows& rows) {
+    now = &rows;
+    rows_live = rows.count;
   }
 
   // Rows that only expanded ones part are ranges of their own, each of which reads the absorbed form's weights again: chunks that
   // begin later come first in a step, so a range but the first follows the kTokens rows of its own sequence, which save more.
-  void plan_attention(const Batch& batch) {
-    absorbed_rows.clear();
-    for (const SequenceRows& s : batch.sequences) {
+  void plan_attention(StepRows& rows) const {
+    rows.absorbed.clear();
+    for (const SequenceRows& s : rows.sequences) {
       const int64_t dense = DenseMla::expanded_rows(s.position.value, s.count, s.decode, dense_limit()), first = s.first_row + dense,
                     count = s.count - dense;
       if (count == 0) continue;
-      RowRange* last = absorbed_rows.empty() ? nullptr : &absorbed_rows.back();
+      RowRange* last = rows.absorbed.empty() ? nullptr : &rows.absorbed.back();
       if (last && last->first + last->count == first) last->count += count;
-      else absorbed_rows.push_back({first, count});
+      else rows.absorbed.push_back({first, count});
     }
+  }
+
+  // In the last layer, when it has written what later steps read: rows that no wanted logits come from end here, and are looked at as
+  // they came in. What of a row the rest of the layer reads goes along with those that are kept.
+  void drop_rows(Queue& q, std::initializer_list<TensorView> read_later) {
+    k.finite(q, {.bad = live(b.bad), .x = live(b.x).reshaped({rows_live, config.hc_streams * config.hidden_size})});
+    const TensorView wanted = b.kept.rows(0, kept.count);
+    const auto take = [&](const TensorView& v) {
+      if (kept.count) k.take_rows(q, {.y = v.rows(0, kept.count), .x = live(v), .rows = wanted});
+    };
+    for (const TensorView& v : {b.x, b.post, b.comb, b.h}) take(v);
+    for (const TensorView& v : read_later) take(v);
+    go_on_with(kept);
   }
 
   void site(Queue& q, const MhcSite& m) {
@@ -482,9 +561,10 @@ struct Glm5Next::Impl {
   }
   void mix(Queue& q) { k.mhc_post(q, {.x = live(b.x), .y = live(b.y), .post = live(b.post), .comb = live(b.comb)}); }
 
-  void kda(Queue& q, const KdaWeights& a, const Rows& rows, const KvViews& kv, size_t layer) {
-    const int64_t width = kda_width(), t = rows_live, heads = config.kda_heads, dim = config.kda_head_dim;
-    const TensorView h = live(b.h), qkv = live(b.qkv), z = live(b.z), gated = live(b.gated);
+  void kda(Queue& q, const KdaWeights& a, const KvViews& kv, size_t layer, bool last) {
+    const int64_t width = kda_width(), heads = config.kda_heads, dim = config.kda_head_dim;
+    const TensorView h = live(b.h), qkv = live(b.qkv);
+    const Rows& rows = now->rows;
     a.q(q, qkv.columns(0, width), h);
     a.k(q, qkv.columns(width, width), h);
     a.v(q, qkv.columns(2 * width, width), h);
@@ -514,35 +594,42 @@ struct Glm5Next::Impl {
               .v = live(b.v),
               .beta = live(b.beta),
               .rows = rows,
-              .bad = live(b.bad)});
-    a.g_a(q, live(b.f_a), h);
-    a.g_b(q, z.reshaped({t, heads * dim}), live(b.f_a));
+              .bad = now->bad});
+    if (last) drop_rows(q, {b.o});
+    if (rows_live == 0) return;
+    const TensorView z = live(b.z), gated = live(b.gated);
+    a.g_a(q, live(b.f_a), live(b.h));
+    a.g_b(q, z.reshaped({rows_live, heads * dim}), live(b.f_a));
     k.gated_norm(q, {.y = gated, .o = live(b.o), .z = z, .w = a.o_norm, .eps = config.rms_norm_eps});
-    a.o(q, live(b.y), gated.reshaped({t, heads * dim}));
+    a.o(q, live(b.y), gated.reshaped({rows_live, heads * dim}));
   }
 
-  void mla(Queue& q, const MlaWeights& a, const Rows& rows, const KvViews& kv, size_t layer, bool own_indexer, LayerIndex index, const Probe* probe) {
+  void mla(Queue& q, const MlaWeights& a, const KvViews& kv, size_t layer, bool own_indexer, bool last, LayerIndex index, const Probe* probe) {
     const weights::Config& c = config;
-    const int64_t t = rows_live;
-    const TensorView h = live(b.h), qr = live(b.qr), latent = live(b.latent), values = live(b.values), mla_q = live(b.mla_q);
-    a.q_a(q, live(b.qr_wide), h);
+    a.kv_a(q, live(b.latent_wide), live(b.h));
+    k.kv_norm(q, {.y = live(b.latent), .x = live(b.latent_wide), .w = a.kv_norm, .eps = c.rms_norm_eps});
+    k.latent_write(q, {.pages = kv.latent[layer], .x = live(b.latent), .rows = now->rows, .bad = now->bad});
+    if (own_indexer) write_index(q, a.indexer, kv, layer);
+    if (last && own_indexer) drop_rows(q, {});
+    else if (last) drop_rows(q, {b.selected, b.count});
+    if (rows_live == 0) return;
+    const TensorView qr = live(b.qr);
+    a.q_a(q, live(b.qr_wide), live(b.h));
     k.q_norm(q, {.y = qr, .x = live(b.qr_wide), .w = a.q_norm, .eps = c.rms_norm_eps});
-    a.kv_a(q, live(b.latent_wide), h);
-    k.kv_norm(q, {.y = latent, .x = live(b.latent_wide), .w = a.kv_norm, .eps = c.rms_norm_eps});
-    k.latent_write(q, {.pages = kv.latent[layer], .x = latent, .rows = rows, .bad = live(b.bad)});
-    if (own_indexer) select_tokens(q, a.indexer, rows, kv, layer, index, probe);
+    if (own_indexer) select_tokens(q, a.indexer, kv, layer, index, probe);
     if (probe && probe->selected) probe->selected(index, live(b.selected), live(b.count));
-    a.q_b(q, mla_q.reshaped({t, c.heads * c.qk_nope_head_dim}), qr);
-    attend(q, a, rows, kv.latent[layer]);
-    a.o(q, live(b.y), values.reshaped({t, c.heads * c.v_head_dim}));
+    a.q_b(q, live(b.mla_q).reshaped({rows_live, c.heads * c.qk_nope_head_dim}), qr);
+    attend(q, a, kv.latent[layer]);
+    a.o(q, live(b.y), live(b.values).reshaped({rows_live, c.heads * c.v_head_dim}));
   }
 
   // Which form a row takes follows from its position and phase alone, so its bits do not depend on how a prompt is cut.
-  void attend(Queue& q, const MlaWeights& a, const Rows& rows, In pages) {
+  void attend(Queue& q, const MlaWeights& a, In pages) {
+    const Rows& rows = now->rows;
     const float scale = 1.0f / std::sqrt(static_cast<float>(config.qk_nope_head_dim + config.qk_rope_head_dim));
     if (dense_limit())
       a.dense_op(q, {.y = live(b.values), .q = live(b.mla_q), .pages = pages, .w_k = a.keys, .w_v = a.expand, .scale = scale, .rows = rows});
-    for (const RowRange& r : absorbed_rows) {
+    for (const RowRange& r : now->absorbed) {
       const auto part = [&r](TensorView v) { return v.rows(r.first, r.count); };
       a.absorb_op(q, {.y = part(b.absorbed), .x = part(b.mla_q), .w = a.absorb});
       k.attend(q, {.y = part(b.attended),
@@ -557,20 +644,25 @@ struct Glm5Next::Impl {
     }
   }
 
-  // Writes this step's index keys, then finds the tokens that each row attends to. The writes come first and always: a
-  // token's own pool is a candidate for it, and later tokens score what short contexts skipped.
-  void select_tokens(Queue& q, const IndexerWeights& a, const Rows& rows, const KvViews& kv, size_t layer, LayerIndex index, const Probe* probe) {
-    const weights::Config& c = config;
-    const int64_t t = rows_live;
+  // This step's index keys. They come first and always: a token's own pool is a candidate for it, and later tokens score what short
+  // contexts skipped.
+  void write_index(Queue& q, const IndexerWeights& a, const KvViews& kv, size_t layer) {
     const TensorView h = live(b.h), key = live(b.index_k), gate = live(b.index_gate);
-    TensorView iq = live(b.index_q), iw = live(b.index_w);
     a.k(q, key, h);
     k.k_norm(q, {.y = key, .x = key, .w = a.k_norm, .b = a.k_bias, .eps = 1e-6f});
     a.gate(q, gate, h);
-    k.index_write(q,
-                  {.pages = kv.index[layer], .ring = kv.pool_ring[layer], .key = key, .gate = gate, .ape = a.ape, .rows = rows, .bad = live(b.bad)});
+    k.index_write(
+        q, {.pages = kv.index[layer], .ring = kv.pool_ring[layer], .key = key, .gate = gate, .ape = a.ape, .rows = now->rows, .bad = now->bad});
+  }
+
+  // The tokens that each row attends to.
+  void select_tokens(Queue& q, const IndexerWeights& a, const KvViews& kv, size_t layer, LayerIndex index, const Probe* probe) {
+    const weights::Config& c = config;
+    const int64_t t = rows_live;
+    const Rows& rows = now->rows;
+    TensorView iq = live(b.index_q), iw = live(b.index_w);
     a.q(q, iq.reshaped({t, c.index_heads * c.index_head_dim}), live(b.qr));
-    a.heads(q, iw, h);
+    a.heads(q, iw, live(b.h));
     if (kv_spec.index_keys == IndexKeys::fp8) {
       k.index_query(q, {.q8 = live(b.index_q8), .w8 = live(b.index_w8), .q = iq, .w = iw});
       iq = live(b.index_q8);
@@ -582,7 +674,7 @@ struct Glm5Next::Impl {
       const TensorView score = b.score.rows(0, count), pools = b.pools.rows(first, count);
       k.index_score(q, {.score = score, .q = iq, .w = iw, .pages = kv.index[layer], .first_row = first, .factor = factor, .rows = rows});
       if (probe && probe->scored) probe->scored(index, first, score);
-      k.top_k(q, {.pools = pools, .score = score, .first_row = first, .rows = rows, .bad = live(b.bad)});
+      k.top_k(q, {.pools = pools, .score = score, .first_row = first, .rows = rows, .bad = now->bad});
       k.expand(q, {.tokens = b.selected.rows(first, count), .count = b.count.rows(first, count), .pools = pools, .first_row = first, .rows = rows});
     }
   }
@@ -600,7 +692,7 @@ struct Glm5Next::Impl {
   void moe(Queue& q, const MoeWeights& m, LayerIndex index, const Probe* probe) {
     const bool shared = config.shared_experts > 0;
     m.router(q, live(b.router_logits), live(b.h));
-    k.router(q, {.ids = live(b.ids_topk), .weights = live(b.weights_topk), .logits = live(b.router_logits), .bias = m.bias, .bad = live(b.bad)});
+    k.router(q, {.ids = live(b.ids_topk), .weights = live(b.weights_topk), .logits = live(b.router_logits), .bias = m.bias, .bad = now->bad});
     if (probe && probe->routed) probe->routed(index, live(b.router_logits), live(b.ids_topk), live(b.weights_topk));
     if (shared) mlp(q, m.shared, k.shared_act, live(b.shared));
     m.op(q, {.y = live(b.y),
@@ -611,39 +703,44 @@ struct Glm5Next::Impl {
              .experts = m.experts});
   }
 
+  void layer(Queue& q, size_t i, const KvViews& kv, size_t kda_layer, size_t mla_layer, bool last, const Probe* probe) {
+    const LayerWeights& l = w.layers[i];
+    const weights::Layer& kind = config.layers[i];
+    const LayerIndex index(static_cast<int64_t>(i));
+    if (probe && probe->hidden) probe->hidden(index, live(b.x));
+    site(q, l.attn_site);
+    if (kind.mixer == weights::Mixer::kda) kda(q, l.kda, kv, kda_layer, last);
+    else mla(q, l.mla, kv, mla_layer, kind.indexer == weights::Indexer::full, last, index, probe);
+    if (rows_live == 0) return;
+    mix(q);
+    site(q, l.ffn_site);
+    if (kind.feed_forward == weights::FeedForward::dense) mlp(q, l.dense, k.dense_act, live(b.y));
+    else moe(q, l.moe, index, probe);
+    mix(q);
+  }
+
   void forward(const Batch& batch, const KvViews& kv, const Probe* probe) {
     Queue& q = device.queue();
-    const Rows rows = fill_rows(batch);
+    fill(batch);
     if (rows_live == 0) return;
-    plan_attention(batch);
-    std::fill_n(b.bad.as<int32_t>(), rows_live, 0);
+    const bool drops = !probe && kept.count < all.count;  // who looks into a step sees all of its rows
+    if (!drops) std::copy(batch.logit_rows.begin(), batch.logit_rows.end(), b.logit_rows.as<int32_t>());
     k.embed(q, {.y = live(b.x), .ids = live(b.ids), .table = w.embed.data});
     size_t kda_layer = 0, mla_layer = 0;
     for (size_t i = 0; i < w.layers.size(); ++i) {
-      const LayerWeights& l = w.layers[i];
-      const weights::Layer& kind = config.layers[i];
-      const LayerIndex index(static_cast<int64_t>(i));
-      if (probe && probe->hidden) probe->hidden(index, live(b.x));
-      site(q, l.attn_site);
-      if (kind.mixer == weights::Mixer::kda) kda(q, l.kda, rows, kv, kda_layer++);
-      else mla(q, l.mla, rows, kv, mla_layer++, kind.indexer == weights::Indexer::full, index, probe);
-      mix(q);
-      site(q, l.ffn_site);
-      if (kind.feed_forward == weights::FeedForward::dense) mlp(q, l.dense, k.dense_act, live(b.y));
-      else moe(q, l.moe, index, probe);
-      mix(q);
+      layer(q, i, kv, kda_layer, mla_layer, drops && i + 1 == w.layers.size(), probe);
+      ++(config.layers[i].mixer == weights::Mixer::kda ? kda_layer : mla_layer);
     }
     if (probe && probe->hidden) probe->hidden(LayerIndex(static_cast<int64_t>(w.layers.size())), live(b.x));
-    k.finite(q, {.bad = live(b.bad), .x = live(b.x).reshaped({rows_live, config.hc_streams * config.hidden_size})});
-    head(q, batch.logit_rows);
+    if (rows_live) k.finite(q, {.bad = now->bad, .x = live(b.x).reshaped({rows_live, config.hc_streams * config.hidden_size})});
+    head(q, static_cast<int64_t>(batch.logit_rows.size()));
+    for (int64_t i = 0; drops && i < kept.count; ++i) b.bad.as<int32_t>()[b.kept.as<int32_t>()[i]] |= b.kept_bad.as<int32_t>()[i];
+    go_on_with(all);
   }
 
-  void head(Queue& q, std::span<const int32_t> wanted) {
-    const int64_t count = static_cast<int64_t>(wanted.size());
-    check(count <= options.max_logit_rows, "more logits than planned");
+  void head(Queue& q, int64_t count) {
     b.logits.shape[0] = count;
     if (count == 0) return;
-    std::copy(wanted.begin(), wanted.end(), b.logit_rows.as<int32_t>());
     const TensorView h = b.head_h.rows(0, count);
     k.mhc_head(q, {.y = h, .x = live(b.x), .rows = b.logit_rows.rows(0, count), .w = w.norm, .eps = config.rms_norm_eps});
     w.head(q, b.logits, h);

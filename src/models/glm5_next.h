@@ -37,7 +37,7 @@ struct SequenceRows {
 struct Batch {
   std::span<const int32_t> tokens;          // at most max_rows, each in [0, vocab)
   std::span<const SequenceRows> sequences;  // rows contiguous and in this order
-  std::span<const int32_t> logit_rows;      // rows whose logits are wanted, at most max_logit_rows
+  std::span<const int32_t> logit_rows;      // rows whose logits are wanted, ascending, at most max_logit_rows
 };
 
 // Looks into a step: what verify compares with reference outputs. Called between ops; host memory.
@@ -73,8 +73,9 @@ class Glm5Next {
   const KvSpec& kv_spec() const;
   void forward(const Batch& batch, const KvViews& kv, const Probe* probe = nullptr);
   ConstTensorView logits() const;  // [logit_rows of the last step, vocab] f32
-  // [rows of the last step] i32: 1 where something is NaN or infinite: a residual stream behind the last layer, what a later step reads
-  // (a latent, an index key and scale, a folded state: of its sequence's last row), or what was chosen by (index scores, router logits).
+  // [rows of the last step] i32: 1 where something is NaN or infinite: a residual stream behind the last layer, or before it in a row
+  // that no wanted logits come from; what a later step reads (a latent, an index key and scale, a folded state: of its sequence's last
+  // row); what was chosen by (index scores, router logits).
   ConstTensorView bad_rows() const;
   // What S of a sequence holds after a step (SequenceRows::folded of its next one).
   TokenPos folded_after(const SequenceRows& rows) const;

@@ -23,6 +23,7 @@
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/router/router.h"
 #include "ops/swiglu/swiglu.h"
+#include "ops/take_rows/take_rows.h"
 
 namespace winnow::models {
 
@@ -126,6 +127,7 @@ struct Kernels {
   Op<Router> router;
   Op<SwiGlu> dense_act, shared_act;
   Op<Finite> finite;
+  Op<TakeRows> take_rows;
 };
 
 // A step's activations, for the largest step; a step of T tokens uses the first T rows. A: what products read, f32 in profile
@@ -134,6 +136,8 @@ struct Buffers {
   TensorView ids;                                                                             // [T] i32
   TensorView bad;                                                                             // [rows] i32
   TensorView first_row, sequence, position, slot, page_table, state, source, folded, decode;  // ops/rows.h
+  TensorView kept;                                                                            // [rows] i32: those that end the step
+  TensorView kept_bad, kept_first_row, kept_sequence, kept_position, kept_slot;               // the same of the kept rows
   TensorView x;                                                                               // [T, S, D] f32: residual streams
   TensorView h, y;                                                                            // [T, D] A into a sublayer, f32 out of it
   TensorView post, comb;                                                                      // [T, S], [T, S, S] f32

@@ -30,10 +30,19 @@ struct Machine {
     o.max_rows = max_rows;
     o.max_logit_rows = 64;
     o.max_context = 1024;
-    const weights::Checkpoint checkpoint = weights::Checkpoint::open(WINNOW_SOURCE_DIR "/models/winnow-tiny").or_throw();
-    model = std::make_unique<models::Glm5Next>(*device, checkpoint, o);
+    model = std::make_unique<models::Glm5Next>(*device, small(), o);
     runner = std::make_unique<Runner>(*device, *model, sequences, o.max_context);
   }
+  // Random weights at the sizes of a config.
+  Machine(models::Profile profile, const weights::Config& config) : device(device::make_cpu({})) {
+    models::Options o;
+    o.profile = profile;
+    o.max_logit_rows = 64;
+    o.max_context = 1024;
+    model = std::make_unique<models::Glm5Next>(*device, config, o, 5);
+    runner = std::make_unique<Runner>(*device, *model, 1, o.max_context);
+  }
+  static weights::Checkpoint small() { return weights::Checkpoint::open(WINNOW_SOURCE_DIR "/models/winnow-tiny").or_throw(); }
   // Logits of the last `last` tokens of a prompt that is prefilled whole, or up to `decoded` tokens before its end.
   Logits run(std::span<const int32_t> tokens, int64_t last, int64_t decoded = 0) {
     Logits rows;
@@ -91,6 +100,28 @@ TEST(Positions, Avx2AndAvx512GiveEqualBitsInExact) {
   const std::vector<int32_t> tokens = prompt(400);
   expect_same_bits(Machine(models::Profile::exact, {.isa = device::Isa::avx2}).run(tokens, 20, 5),
                    Machine(models::Profile::exact, {.isa = device::Isa::avx512}).run(tokens, 20, 5));
+}
+
+// Rows that no logits are wanted of end early in the last layer. Whoever is left, and what they leave for later steps, has the bits that it
+// has when more rows go on to the end: behind either mixer, with an indexer of its own or another layer's, in both forms of attention.
+TEST(Positions, RowsWithoutLogitsLeaveTheSame) {
+  const std::vector<int32_t> all = prompt(420);
+  weights::Config own = Machine::small().config(), shared = own, kda = own;
+  shared.layers.back().indexer = weights::Indexer::shared;
+  kda.layers.resize(5);
+  ASSERT_EQ(kda.layers.back().mixer, weights::Mixer::kda);
+  for (models::Profile profile : {models::Profile::exact, models::Profile::fast})
+    for (const weights::Config& config : {own, shared, kda})
+      for (size_t tokens : {size_t{420}, size_t{50}}) {
+        SCOPED_TRACE(fmt::format("{}, {} layers, {} tokens", models::name_of(profile), config.layers.size(), tokens));
+        const std::span<const int32_t> text = std::span(all).first(tokens);
+        Machine s(profile, config);
+        const Logits many = s.run(text, 40, 9);  // of 31 rows of the prompt, then of 9 decoded ones
+        for (int64_t wanted : {10, 9}) {
+          const Logits few = s.run(text, wanted, 9);
+          expect_same_bits({many.end() - wanted, many.end()}, few);
+        }
+      }
 }
 
 // A sequence beside others: two sequences decode together and give what each gives alone.
