@@ -47,6 +47,12 @@ void check_origin(const std::string& origin) {
                 fmt::format("'{}' is no origin; give scheme, host and port as browsers do, e.g. https://chat.example.org, or *", origin));
 }
 
+void check_endpoint(const std::string& endpoint) {
+  const auto url = boost::urls::parse_uri(endpoint);
+  if (!url || (url->scheme() != "http" && url->scheme() != "https") || url->host().empty() || url->has_query() || url->has_fragment())
+    throw wrong("--otlp-endpoint", fmt::format("'{}' is no address of a collector; give one as http://127.0.0.1:4318", endpoint));
+}
+
 void read_keys(const ServeFlags& f, server::Keys* keys) {
   const server::KeyLimits& each = f.server.limits.each_key;
   if (!f.api_key_file.empty()) {
@@ -80,6 +86,10 @@ void add_listening(CLI::App& verb, ServeFlags& f) {
   verb.add_flag("--print-config", f.print_config, "print all flags as such a file, as they are now, and do nothing else")->group(kListen);
   add_seconds(verb, "--drain-timeout", f.server.limits.drain,
               "what running requests get to finish when SIGTERM or SIGINT stops the server; a second signal cancels them at once", 0, kListen);
+  verb.add_option("--otlp-endpoint", f.server.otlp_endpoint,
+                  "send a trace of each request to this OpenTelemetry collector, OTLP over HTTP, e.g. http://127.0.0.1:4318 [none]")
+      ->type_name("URL")
+      ->group(kListen);
   verb.add_option("--log-format", f.log_format, "lines on stderr: text for people, or one JSON object a line for collectors")
       ->type_name("text|json")
       ->check(CLI::IsMember({"text", "json"}))
@@ -136,6 +146,7 @@ server::ServerOptions server_options(const ServeFlags& f) {
   if (o.tls_cert.empty() != o.tls_key.empty())
     throw wrong(o.tls_cert.empty() ? "--tls-key" : "--tls-cert", fmt::format("needs {} too", o.tls_cert.empty() ? "--tls-cert" : "--tls-key"));
   for (const std::string& origin : o.cors_origins) check_origin(origin);
+  if (!o.otlp_endpoint.empty()) check_endpoint(o.otlp_endpoint);
   read_keys(f, &o.keys);
   if (o.metrics_open && o.keys.empty())
     throw wrong("--metrics-open", "there are no keys that /metrics could ask for; leave it out or give --api-key-file");

@@ -23,6 +23,7 @@ Server::State::State(const ServerOptions& o)
     : options(o), quota(o.limits, limits_of_keys(o)), responses(o.limits), acceptor(io), signals(io), drain(io) {
   access = spdlog::get("access");
   if (!access) access = spdlog::default_logger();
+  if (!o.otlp_endpoint.empty()) tracer.emplace(TraceOptions{.endpoint = o.otlp_endpoint});
   if (!o.tls_cert.empty()) tls.emplace(tls_context(o.tls_cert, o.tls_key));
 }
 
@@ -156,6 +157,7 @@ asio::awaitable<Next> Server::State::read(Connection& c, Asked* asked) {
   c.stream.tcp().expires_never();
   c.busy = !bad;
   c.visit.began = Visit::Clock::now();
+  c.visit.began_unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   if (bad) co_return co_await refuse(c, parser.get(), bad);
   asked->request.base() = parser.get().base();
   find(c, asked);
@@ -334,6 +336,7 @@ void Server::open(const Services& services) {
     State& s = *state_;
     s.metrics.emplace(services.facts.name, services.version, services.engine.limits());
     s.services_ = &services;
+    if (s.tracer) s.tracer->describe(services.facts.name, services.version);
     s.signals.add(SIGINT);  // whoever hears that it is ready may tell it to stop; until now that ends the process
     s.signals.add(SIGTERM);
     asio::co_spawn(s.io, s.watch_signals(), asio::detached);

@@ -33,6 +33,7 @@ HttpResponse Server::State::at_once(const Connection& c, const HttpRequest& requ
   JsonWriter w;
   switch (match.route->does) {
     case Does::metrics: {
+      if (tracer) metrics->traces(tracer->sent(), tracer->dropped());
       HttpResponse r = respond(request, 200, metrics->text(services().engine.totals(), services().steps), keep);
       r.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
       return r;
@@ -186,6 +187,7 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
   auto start = [&] {
     try {
       started = begin();
+      c.visit.submitted_s = std::chrono::duration<double>(Visit::Clock::now() - c.visit.began).count();
       if (const auto* g = std::get_if<Generation>(&started)) made.emplace(make_answer(g->request(), services(), id, unix_seconds()));
     } catch (const Error& e) {  // a text beyond what the tokenizer or the template can take
       started = Refusal{.status = 400, .message = e.what(), .param = {}, .code = {}};

@@ -64,6 +64,7 @@ void Server::State::find(Connection& c, Asked* asked) {
   c.visit.method = view(r.method_string()).substr(0, 16);
   c.visit.id = view(r["x-request-id"]);
   if (!is_request_id(c.visit.id)) c.visit.id = random_id();
+  if (tracer) c.visit.parent = parse_traceparent(view(r["traceparent"]));
   c.key.reset();
   const auto target = boost::urls::parse_origin_form(r.target());
   if (!target) return;
@@ -151,6 +152,7 @@ void Server::State::end_visit(Connection& c) {
   v.whole_s = std::chrono::duration<double>(Visit::Clock::now() - v.began).count();
   if (v.status == 0) v.status = 499;  // as nginx has it: the client left before there was an answer
   const bool probe = v.route == "/health" || v.route == "/ready" || v.route == "/metrics";
+  if (tracer && !probe) tracer->add(v);
   if (metrics && c.key) metrics->used(v.key, v.prompt_tokens + v.answer_tokens);
   access->log(probe ? spdlog::level::debug : spdlog::level::info, "{}", access_line(v, options.json_logs));
 }

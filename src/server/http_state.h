@@ -22,6 +22,7 @@
 #include "server/response_store.h"
 #include "server/routes.h"
 #include "server/server.h"
+#include "server/traces.h"
 #include "server/visit.h"
 
 namespace winnow::server {
@@ -105,6 +106,7 @@ struct Server::State {
   std::optional<Metrics> metrics;       // with services
   LoadProgress progress;
   std::shared_ptr<spdlog::logger> access;  // whose lines are requests: the one named "access", or the default one
+  std::optional<Tracer> tracer;
   std::optional<asio::ssl::context> tls;
   Quota quota;
   ResponseStore responses;                                         // by kept_id

@@ -209,6 +209,11 @@ std::string Metrics::text(const Totals& t, const StepTimes* steps) const {
   for (const auto& [key, n] : keys_) f.value(static_cast<double>(n.first), {{"key", key}});
   f.begin("key_tokens_total", "Tokens of prompts and answers, by the name of the API key", MetricType::Counter);
   for (const auto& [key, n] : keys_) f.value(static_cast<double>(n.second), {{"key", key}});
+  if (traces_) {
+    f.plain("traces_sent_total", "Requests whose traces the collector took", static_cast<double>(traces_->first));
+    f.plain("traces_dropped_total", "Requests whose traces were dropped: the queue was full, or the collector did not take them",
+            static_cast<double>(traces_->second));
+  }
   if (steps) {
     f.histogram("step_time_seconds", "One step of the engine, in seconds", steps->seconds_);
     f.histogram("step_rows", "Rows of a step: tokens of prompts and answers", steps->rows_);

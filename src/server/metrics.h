@@ -12,6 +12,7 @@
 #include <array>
 #include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,7 +43,8 @@ class Metrics {
  public:
   Metrics(std::string model, std::string version, const engine::RequestLimits& limits);
   void answered(std::string_view route, int status);
-  void refused(std::string_view reason);              // one of kRefusals
+  void refused(std::string_view reason);  // one of kRefusals
+  void traces(int64_t sent, int64_t dropped) { traces_ = {sent, dropped}; }
   void used(const std::string& key, int64_t tokens);  // one request of an API key
   std::string text(const engine::Totals& totals, const StepTimes* steps = nullptr) const;
 
@@ -56,6 +58,7 @@ class Metrics {
   std::map<std::pair<std::string, int>, int64_t> answers_;
   std::array<int64_t, kEnds> ends_{};
   std::map<std::string_view, int64_t> refusals_;
+  std::optional<std::pair<int64_t, int64_t>> traces_;
   std::map<std::string, std::pair<int64_t, int64_t>> keys_;  // requests and tokens by name
   int64_t prompt_tokens_ = 0, cached_tokens_ = 0;
   prometheus::Histogram first_token_s_, between_tokens_s_, whole_s_, queue_s_, prefill_s_, decode_s_, prompt_lengths_, answer_lengths_;

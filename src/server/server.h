@@ -27,11 +27,12 @@ namespace winnow::server {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 8080;  // 0: any free one
+  uint16_t port = 8080;                   // 0: any free one
   std::string tls_cert, tls_key;          // PEM files; empty: no TLS
   std::vector<std::string> cors_origins;  // of pages that may use the API; "*": any
   Keys keys;                              // none: whoever reaches the port may use it
   bool metrics_open = false;              // /metrics asks for no key
+  std::string otlp_endpoint;              // of a collector of traces; empty: none
   bool json_logs = false;                 // how the log has its lines
   Limits limits;
 };

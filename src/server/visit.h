@@ -4,12 +4,18 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
 namespace winnow::server {
 
 inline constexpr std::string_view kOther = "other";  // route of what is none
+
+struct TraceParent {
+  std::string trace, span;  // 32 and 16 hex digits
+  bool sampled = false;
+};
 
 struct Visit {
   using Clock = std::chrono::steady_clock;
@@ -22,9 +28,12 @@ struct Visit {
   bool generates = false;
   bool cut = false;           // the answer ended early: the client left, or it was cancelled
   Clock::time_point began{};  // its header was read
-  double whole_s = 0;         // from there to the end of the answer
+  int64_t began_unix_ns = 0;  // the same time by the calendar
+  double submitted_s = 0;     // from there to the queue of the engine
+  double whole_s = 0;         // and to the end of the answer
   int64_t choices = 0, prompt_tokens = 0, cached_tokens = 0, answer_tokens = 0;
   double queued_s = 0, prefill_s = 0, decode_s = 0;
+  std::optional<TraceParent> parent;  // of its trace, as it came
 };
 
 // Request ids that clients may give: 1 to 128 letters, digits and -_.
