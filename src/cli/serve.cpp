@@ -28,10 +28,14 @@ Session::Progress tell(server::Server& server, bool json) {
   };
 }
 
+bool only_this_machine(const std::string& host) { return host.starts_with("127.") || host == "localhost" || host == "::1"; }
+
 int serve(const ServeFlags& f) {
   apply_log_level(f.model);
   const ServeLog log(f.log_format == "json");
   const server::ServerOptions options = server_options(f);
+  if (options.keys.empty() && !only_this_machine(options.host))
+    spdlog::warn("--host {}: there are no keys, so whoever reaches the port can use the model; --api-key-file gives it some", options.host);
   server::StepTimes steps;
   server::Server server(options);
   Session session(f.model);

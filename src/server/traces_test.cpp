@@ -1,6 +1,7 @@
 #include "server/traces.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
 
 #include <boost/json.hpp>
 
@@ -60,6 +61,7 @@ TEST(Traces, AFullQueueDropsAndCounts) {
 }
 
 TEST(Traces, WhatTheCollectorDoesNotTakeIsDropped) {
+  spdlog::default_logger()->set_level(spdlog::level::off);
   int64_t dropped = 0;
   {
     Tracer t({.endpoint = "http://127.0.0.1:1", .pause = std::chrono::milliseconds(1)});

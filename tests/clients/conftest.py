@@ -15,7 +15,7 @@ class Server:
         self.reader = threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True)
         self.reader.start()
         line = self.process.stdout.readline()
-        found = re.search(r"serving (\S+) at (https?)://127\.0\.0\.1:(\d+)$", line.strip())
+        found = re.search(r"serving (\S+) at (https?)://(?:127\.0\.0\.1|0\.0\.0\.0):(\d+)$", line.strip())
         assert found, f"no port in {line!r}: {''.join(self.errors)}"
         self.name, self.port = found[1], int(found[3])
         self.url = f"{found[2]}://127.0.0.1:{self.port}"

@@ -108,6 +108,15 @@ def test_a_response_belongs_to_its_key(guarded):
     assert ask(guarded, request("GET", f"/v1/responses/{kept}", headers=bearer(ALICE)))[0] == 200
 
 
+def test_a_port_that_others_reach_without_keys_is_warned_of(own_server, keys):
+    """127.0.0.1 is where the test asks; the warning is about what the flag says."""
+    for arguments, warned in [(["--host", "0.0.0.0"], True), (["--host", "0.0.0.0", "--api-key-file", keys], False), ([], False)]:
+        server = own_server(*arguments)
+        assert server.stop() == 0
+        server.reader.join(30)
+        assert ("whoever reaches the port" in "".join(server.errors)) == warned, arguments
+
+
 def test_wrong_key_files(winnow, tmp_path):
     path = tmp_path / "keys"
     for text, words in [("", "has no key"), ("# only\n", "has no key"), ("short", "line 1"), (f"a: {ALICE}\na: {BOB}", "line 2"),
