@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <utility>
 
 #include "device/cpu/workers.h"
 #include "ops/cpu.h"
@@ -68,30 +69,53 @@ int64_t find_bin(const int32_t* bins, int64_t n, int64_t* rank) {
   }
 }
 
-// Three digits of the key, highest first: 12, 10 and 10 bits.
-Threshold find_threshold(const float* score, int64_t n, int64_t select) {
+// Smallest and largest key.
+std::pair<uint32_t, uint32_t> range_of(const float* score, int64_t n) {
   const KeyTag d;
-  int32_t bins[4096] = {};
-  HWY_ALIGN uint32_t lane[kLanes];
-  for_each_sixteen(score, n, [&](int64_t, const Keys& k, uint32_t valid) HWY_ATTR {
-    WINNOW_PARTS(i) hn::Store(hn::ShiftRight<20>(k.v[i]), d, lane + i * kPartLanes);
-    const int lanes = std::popcount(valid);
-    for (int i = 0; i < lanes; ++i) ++bins[lane[i]];
-  });
-  int64_t rank = select;
-  uint32_t prefix = static_cast<uint32_t>(find_bin(bins, 4096, &rank));
-  for (int shift : {10, 0}) {
-    std::fill_n(bins, 1024, 0);
-    for_each_sixteen(score, n, [&](int64_t, const Keys& k, uint32_t valid) HWY_ATTR {
-      const auto wanted = hn::Set(d, prefix);
-      uint32_t hits = valid & bits_where(k, [&](auto v) HWY_ATTR { return hn::Eq(hn::ShiftRightSame(v, shift + 10), wanted); });
-      if (!hits) return;
-      WINNOW_PARTS(i) hn::Store(hn::ShiftRightSame(k.v[i], shift), d, lane + i * kPartLanes);
-      for (; hits; hits &= hits - 1) ++bins[lane[std::countr_zero(hits)] & 1023u];
-    });
-    prefix = prefix << 10 | static_cast<uint32_t>(find_bin(bins, 1024, &rank));
+  auto low = hn::Set(d, ~0u), high = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const Keys k = keys_of(load(score + i));
+    WINNOW_PARTS(p) {
+      low = hn::Min(low, k.v[p]);
+      high = hn::Max(high, k.v[p]);
+    }
   }
-  return {prefix, rank};
+  uint32_t least = hn::GetLane(hn::MinOfLanes(d, low)), most = hn::GetLane(hn::MaxOfLanes(d, high));
+  HWY_ALIGN uint32_t lane[kLanes];
+  const Keys rest = keys_of(load(score + i, n - i));
+  WINNOW_PARTS(p) hn::Store(rest.v[p], d, lane + p * kPartLanes);
+  for (int64_t j = 0; j < n - i; ++j) {
+    least = std::min(least, lane[j]);
+    most = std::max(most, lane[j]);
+  }
+  return {least, most};
+}
+
+// Digits of ten bits, highest first, of the distance from the smallest key: scores lie close together, and counting many in one bin is slow.
+Threshold find_threshold(const float* score, int64_t n, int64_t select) {
+  constexpr int kBits = 10;
+  const KeyTag d;
+  const auto [least, most] = range_of(score, n);
+  int32_t bins[1 << kBits];
+  HWY_ALIGN uint32_t lane[kLanes];
+  uint32_t base = least;
+  int64_t rank = select;
+  for (int width = std::bit_width(most - least); width > 0;) {  // the key is base plus something of `width` bits
+    const int shift = std::max(width - kBits, 0);
+    const int64_t count = int64_t{1} << (width - shift);
+    std::fill_n(bins, count, 0);
+    const auto from = hn::Set(d, base), last = hn::Set(d, ~0u >> (32 - width));
+    for_each_sixteen(score, n, [&](int64_t, const Keys& k, uint32_t valid) HWY_ATTR {
+      uint32_t hits = valid & bits_where(k, [&](auto v) HWY_ATTR { return hn::Not(hn::Gt(hn::Sub(v, from), last)); });
+      if (!hits) return;
+      WINNOW_PARTS(i) hn::Store(hn::ShiftRightSame(hn::Sub(k.v[i], from), shift), d, lane + i * kPartLanes);
+      for (; hits; hits &= hits - 1) ++bins[lane[std::countr_zero(hits)]];
+    });
+    base += static_cast<uint32_t>(find_bin(bins, count, &rank)) << shift;
+    width = shift;
+  }
+  return {base, rank};
 }
 
 void select_row(const float* score, int64_t n, int64_t select, int32_t* out) {
