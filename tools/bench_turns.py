@@ -1,9 +1,9 @@
 """Time to the first token at the thirtieth turn of a conversation, against prompts that have only that turn's new tokens.
 
-  python3 tools/bench_turns.py build/release/winnow [--turns 30] [--words 120] [flags of winnow serve]
+  python3 tools/bench_turns.py build/release/winnow [--turns 30] [--words 120] [--runs 5] [flags of winnow serve]
 
-Plays a conversation over HTTP with the small model, then asks five different next turns of it and five first turns of the same new text
-behind nothing, and prints the medians and their ratio.
+Plays a conversation over HTTP with the small model, then asks different next turns of it and, in between, first turns of as much new text
+behind nothing, five of each if --runs says nothing else, and prints the medians and their ratio.
 """
 import argparse
 import json
@@ -36,6 +36,7 @@ def main():
     options.add_argument("winnow")
     options.add_argument("--turns", type=int, default=30)
     options.add_argument("--words", type=int, default=120)
+    options.add_argument("--runs", type=int, default=5)
     known, flags = options.parse_known_args()
     server = subprocess.Popen([known.winnow, "serve", "--port", "0", "--log-level", "off", *flags], stdout=subprocess.PIPE, text=True)
     try:
@@ -51,7 +52,7 @@ def main():
             _, text, _ = ask(url, messages, 24)
             messages.append({"role": "assistant", "content": text})
         late, alone = [], []
-        for _ in range(5):
+        for _ in range(known.runs):
             new = {"role": "user", "content": words()}
             seconds, _, usage = ask(url, messages + [new], 1)
             late.append((seconds, usage))

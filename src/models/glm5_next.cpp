@@ -87,6 +87,8 @@ struct Glm5Next::Impl {
   }
 
   IndexKeys index_keys() const { return options.profile == Profile::exact ? IndexKeys::f32 : options.index_keys; }
+  // What bf16 keys are scored with; f32 and fp8 keys take queries as the product left them.
+  DType index_q_type() const { return index_keys() == IndexKeys::bf16 ? act : wide; }
   int64_t kda_width() const { return config.kda_heads * config.kda_head_dim; }
   int64_t select() const { return config.index_topk / config.index_kpool; }
   // Prefill rows at positions below this attend by DenseMla: there every token up to a row is selected.
@@ -150,8 +152,8 @@ struct Glm5Next::Impl {
       k.k_norm = choose<LayerNorm>({f32, f32, c.index_head_dim});
       k.index_write = choose<IndexWrite>({keys, f32, c.index_head_dim, c.index_kpool, options.index_layout});
       if (keys == IndexKeys::fp8) k.index_query = choose<IndexQuery>({wide, c.index_heads, c.index_head_dim});
-      k.index_score = choose<IndexScore>(
-          {keys, keys == IndexKeys::fp8 ? DType::e4m3 : wide, c.index_heads, c.index_head_dim, c.index_kpool, select(), options.index_layout});
+      k.index_score = choose<IndexScore>({keys, keys == IndexKeys::fp8 ? DType::e4m3 : index_q_type(), c.index_heads, c.index_head_dim, c.index_kpool,
+                                          select(), options.index_layout});
       k.top_k = choose<IndexTopK>({c.index_kpool, select()});
       k.expand = choose<PoolExpand>({c.index_kpool, select(), c.index_tail});
       k.attend = choose<SparseMla>({wide, act, act, c.heads, c.kv_lora_rank});
@@ -229,7 +231,7 @@ struct Glm5Next::Impl {
     if (!own_indexer) return;
     const std::string i = p + "indexer.";
     IndexerWeights& x = a.indexer;
-    want(s, x.q, i + "wq_b.weight", c.index_heads * c.index_head_dim, q);
+    want(s, x.q, i + "wq_b.weight", c.index_heads * c.index_head_dim, q, act, index_q_type());
     want(s, x.k, i + "wk.weight", c.index_head_dim, d);
     want(s, x.gate, i + "index_kpool_compress_gate", c.index_head_dim, d);
     want(s, x.heads, i + "weights_proj.weight", c.index_heads, d);
@@ -356,7 +358,7 @@ struct Glm5Next::Impl {
     b.latent = s.take(act, {t, c.kv_lora_rank});
     b.attended = s.take(act, {t, c.heads, c.kv_lora_rank});
     b.values = s.take(act, {t, c.heads, c.v_head_dim});
-    b.index_q = s.take(wide, {t, c.index_heads, c.index_head_dim});
+    b.index_q = s.take(index_q_type(), {t, c.index_heads, c.index_head_dim});
     b.index_w = s.take(DType::f32, {t, c.index_heads});
     if (index_keys() == IndexKeys::fp8) {
       b.index_q8 = s.take(DType::e4m3, {t, c.index_heads, c.index_head_dim});

@@ -150,7 +150,7 @@ struct Buffers {
   TensorView qr_wide, latent_wide, qr, latent;  // [T, Q], [T, C] f32 before their norms, A after
   TensorView mla_q, absorbed;                   // [T, H, N] A, [T, H, C] f32
   TensorView attended, values;                  // [T, H, C], [T, H, V] A; absorbed and attended: of absorbed rows only
-  TensorView index_q, index_w;                  // [T, Hi, Di], [T, Hi] f32
+  TensorView index_q, index_w;                  // [T, Hi, Di] f32, A with bf16 keys; [T, Hi] f32
   TensorView index_q8, index_w8;                // fp8 keys: [T, Hi, Di] e4m3, [T, Hi] f32
   TensorView index_k, index_gate;               // [T, Di] f32
   TensorView score, pools;                      // [score rows, max pools] f32, [T, select] i32

@@ -2,9 +2,10 @@
 // pools. Nothing goes across lanes, and none is idle, however many heads there are.
 #include <algorithm>
 
-#include "device/cpu/workers.h"
 #include "ops/cpu.h"
 #include "ops/index/index.h"
+#include "ops/index/index_score_pairs.h"
+#include "ops/index/score_groups.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/index/index_score_cpu.cpp"
@@ -19,31 +20,13 @@ namespace {
 constexpr int kVectors = kParts == 1 ? 2 : 1;  // of sixteen pools: a tile
 constexpr int kHeads = kParts == 1 ? 8 : 4;    // whose sums over a tile fill the registers
 constexpr int64_t kTile = kVectors * kLanes;   // pools
-constexpr int64_t kRun = 32;                   // pools, whole tiles: what work is split into
-constexpr int64_t kBlock = 2 * kRun;           // pools that are held transposed
-constexpr int64_t kRows = 32;                  // rows that share them: then transposing costs a twentieth
+constexpr int64_t kBlock = 2 * kScoreRun;      // pools that are held transposed
 
 struct Buffers {  // of one worker, in floats
   int64_t q, keys;
   explicit Buffers(const IndexScore::Spec& s) : q(round_up(round_up(s.heads, kHeads) * s.dim, kLanes)), keys(kBlock * s.dim) {}
   int64_t all() const { return q + keys; }
 };
-
-int64_t pools_to_score(const IndexScore::Spec& s, const IndexScore::Args& a, int64_t r) {
-  const int64_t pools = complete_pools(TokenPos(a.rows.position.as<int64_t>()[a.first_row + r]), s.kpool);
-  return pools <= s.select ? 0 : pools;
-}
-
-// Adjacent rows of one sequence, and the pools that the last of them scores, which are the most.
-struct Group {
-  int64_t first, end, pools;
-};
-Group group_from(const IndexScore::Spec& s, const IndexScore::Args& a, int64_t r) {
-  const int32_t* sequence = a.rows.sequence.as<int32_t>() + a.first_row;
-  int64_t end = r + 1;
-  while (end < a.score.shape[0] && end < r + kRows && sequence[end] == sequence[r]) ++end;
-  return {r, end, pools_to_score(s, a, end - 1)};
-}
 
 // Keys of pools [begin, begin + n) to out [tile][dim][kTile]; zeros behind them.
 template <class K>
@@ -126,7 +109,7 @@ void score_tile(const IndexScore::Spec& s, float factor, const float* q, const f
 
 // Scores of a group's pools [begin, end), as far as its rows see them.
 template <class X, class K>
-void score_group(const IndexScore::Spec& s, const IndexScore::Args& a, const Group& g, int64_t begin, int64_t end, float* q, float* keys) {
+void score_group(const IndexScore::Spec& s, const IndexScore::Args& a, const ScoreGroup& g, int64_t begin, int64_t end, float* q, float* keys) {
   for (int64_t p = begin; p < end; p += kBlock) {
     const int64_t block_end = std::min(p + kBlock, end);
     load_keys<K>(s, a, g.first, p, block_end - p, keys);
@@ -144,18 +127,9 @@ void score_group(const IndexScore::Spec& s, const IndexScore::Args& a, const Gro
 template <class X, class K>
 void run(Queue& queue, Scratch scratch, const IndexScore::Spec& s, const IndexScore::Args& a) {
   const Buffers size(s);
-  const int64_t count = a.score.shape[0];
-  int64_t runs = 0;
-  for (Group g{}; g.end < count; runs += ceil_div(g.pools, kRun)) g = group_from(s, a, g.end);
-  queue.workers().run(runs, 1, [&](int64_t begin, int64_t end, int worker) {
+  for_each_group(queue, s, a, [&](const ScoreGroup& g, int64_t begin, int64_t end, int worker) {
     float* q = reinterpret_cast<float*>(scratch.data) + worker * size.all();
-    int64_t before = 0;  // runs of earlier groups
-    for (Group g{}; g.end < count && before < end;) {
-      g = group_from(s, a, g.end);
-      const int64_t here = ceil_div(g.pools, kRun), first = std::max(begin - before, int64_t{0}), last = std::min(end - before, here);
-      before += here;
-      if (first < last) score_group<X, K>(s, a, g, first * kRun, std::min(last * kRun, g.pools), q, q + size.q);
-    }
+    score_group<X, K>(s, a, g, begin, end, q, q + size.q);
   });
 }
 
@@ -188,7 +162,8 @@ const char* why_not(const IndexScore::Spec& s) {
 }  // namespace
 
 List<IndexScore> kernels(IndexScore, Cpu) {
-  static constexpr Kernel<IndexScore> list[] = {{.name = "index_score.cpu_avx512",
+  static constexpr Kernel<IndexScore> list[] = {kIndexScorePairs,
+                                                {.name = "index_score.cpu_avx512",
                                                  .why_not = needs<Isa::avx512, IndexScore, why_not>,
                                                  .scratch_bytes = N_AVX3::index_score_scratch,
                                                  .run = N_AVX3::index_score},
