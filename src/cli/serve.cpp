@@ -34,14 +34,14 @@ int serve(const ServeFlags& f) {
   apply_log_level(f.model);
   const ServeLog log(f.log_format == "json");
   const server::ServerOptions options = server_options(f);
-  if (options.keys.empty() && !only_this_machine(options.host))
-    spdlog::warn("--host {}: there are no keys, so whoever reaches the port can use the model; --api-key-file gives it some", options.host);
   server::StepTimes steps;
   server::Server server(options);
   Session session(f.model);
   session.tokenizer();
   session.on_step([&steps](int64_t decode_rows, int64_t prefill_rows, double seconds) { steps.add(decode_rows + prefill_rows, seconds); });
   spdlog::info("listening at {}; requests are taken once the model is loaded", server.url());
+  if (options.keys.empty() && !only_this_machine(options.host))
+    spdlog::warn("--host {}: there are no keys, so whoever reaches the port can use the model; --api-key-file gives it some", options.host);
   server.listen();
   session.start(tell(server, options.json_logs), options.json_logs ? Session::Bar::hidden : Session::Bar::shown);
   server::Services services{.engine = session.engine(),

@@ -232,6 +232,7 @@ asio::awaitable<bool> Server::State::send_head(Connection& c, const HttpRequest&
   head.set(http::field::server, "winnow");
   head.set(http::field::content_type, "text/event-stream");
   head.set(http::field::cache_control, "no-cache");
+  head.set("x-accel-buffering", "no");  // nginx: pass events on as they come
   head.keep_alive(chunked && request.keep_alive() && !stopping);
   if (chunked) head.chunked(true);
   http::response_serializer<http::empty_body> serializer(head);

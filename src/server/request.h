@@ -25,8 +25,8 @@ namespace winnow::server {
 struct Refusal {
   int status = 400;
   std::string message;
-  std::string param;  // the field; empty: none
-  std::string code;   // empty: none
+  std::string param;          // the field; empty: none
+  std::string code;           // empty: none
   int64_t retry_after_s = 0;  // 0: says nothing
 };
 

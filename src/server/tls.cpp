@@ -26,10 +26,10 @@ boost::asio::ssl::context tls_context(const std::string& certificate, const std:
   SSL_CTX_set_min_proto_version(c.native_handle(), TLS1_2_VERSION);
   SSL_CTX_set_options(c.native_handle(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
   boost::system::error_code bad;
-  c.set_password_callback([](size_t, ssl::context::password_purpose) { return std::string(); }, bad);  // never ask on the terminal
-  c.use_certificate_chain(boost::asio::buffer(chain), bad);
+  bad = c.set_password_callback([](size_t, ssl::context::password_purpose) { return std::string(); }, bad);  // never ask on the terminal
+  bad = c.use_certificate_chain(boost::asio::buffer(chain), bad);
   if (bad) throw Error(fmt::format("--tls-cert {}: {}; it has to be a PEM certificate, then those of its issuers", certificate, bad.message()));
-  c.use_private_key(boost::asio::buffer(secret), ssl::context::pem, bad);
+  bad = c.use_private_key(boost::asio::buffer(secret), ssl::context::pem, bad);
   if (bad) throw Error(fmt::format("--tls-key {}: {}; it has to be the unencrypted PEM key of the certificate in --tls-cert", key, bad.message()));
   return c;
 }
