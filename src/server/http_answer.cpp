@@ -173,6 +173,17 @@ void Server::State::settle(Connection& c, const Generation& generation) {
   c.place = {};
 }
 
+// Keeps a response as it ended, unless it was deleted meanwhile. As with settle(): the client that has the last byte may ask for it.
+asio::awaitable<void> Server::State::keep(Connection& c, ApiAnswer& answer, const Generation& generation) {
+  auto* const response = std::get_if<ResponsesAnswer>(&answer);
+  if (!response) co_return;
+  const std::string kept = kept_id(c, response->id());
+  const Usage u = generation.usage();
+  auto put = [&] { responses.put(kept, response->record(&u)); };
+  if (response->stored() && responses.find(kept)) co_await aside(put);
+  running_responses.erase(kept);
+}
+
 asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& request, Api api) {
   const auto received = RequestMetrics::Clock::now();
   std::variant<Generation, Refusal> started = Refusal{.status = 500, .message = "the request could not be started", .param = {}, .code = {}};
@@ -215,12 +226,9 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
   c.bell->ring();  // for what came before
   asio::co_spawn(io, watch(c), asio::detached);
   const bool more = co_await tell(c, request, generation, answer, received);
-  const Usage u = generation.usage();
-  if (response) {
+  if (response && running_responses.contains(kept)) {
     if (!generation.done()) response->cancelled();  // its client is gone
-    auto keep = [&] { responses.put(kept, response->record(&u)); };
-    if (response->stored() && responses.find(kept)) co_await aside(keep);  // unless it was deleted
-    running_responses.erase(kept);
+    co_await keep(c, answer, generation);
   }
   co_await stop_watching(c);
   settle(c, generation);
@@ -297,22 +305,26 @@ asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& requ
       if (!std::exchange(begun, true)) events += say([&](auto& a) { return a.begin(generation.usage()); });
       events += say([&](auto& a) { return a.events(delta); });
     }
-    if (generation.done()) settle(c, generation);
+    if (generation.done()) {
+      settle(c, generation);
+      co_await keep(c, answer, generation);
+    }
     if (stream && !rang && events.empty()) events = kSsePing;
     if (generation.done() && stream) events += say([&](auto& a) { return a.end(generation.usage()); });
     if (events.empty()) continue;
     const bool taken = co_await send_text(c, events, chunked);
     if (!taken) co_return false;
   }
-  const bool keep = request.keep_alive() && !stopping;
+  const bool more = request.keep_alive() && !stopping;
   if (!stream) {
-    HttpResponse response = respond(request, 200, say([&](auto& a) { return a.whole(generation.usage()); }), keep);
+    HttpResponse response = respond(request, 200, say([&](auto& a) { return a.whole(generation.usage()); }), more);
     co_return co_await send(c, response);
   }
   if (!chunked) co_return false;
   const auto end = http::make_chunk_last();
+  c.stream.tcp().expires_after(options.limits.write_timeout);
   auto [bad, n] = co_await asio::async_write(c.stream, end, kResult);
-  co_return !bad && keep;
+  co_return !bad && more;
 }
 
 }  // namespace winnow::server

@@ -156,6 +156,7 @@ struct Server::State {
   asio::awaitable<bool> generate(Connection& c, const HttpRequest& request, Api api);
   asio::awaitable<bool> tell(Connection& c, const HttpRequest& request, Generation& generation, ApiAnswer& answer,
                              RequestMetrics::Clock::time_point received);
+  asio::awaitable<void> keep(Connection& c, ApiAnswer& answer, const Generation& generation);
   static void settle(Connection& c, const Generation& generation);
   asio::awaitable<bool> send_head(Connection& c, const HttpRequest& request, const std::string& first, bool chunked);
   asio::awaitable<bool> without_model(Connection& c, const HttpRequest& request, Api api);

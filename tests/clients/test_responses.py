@@ -5,7 +5,7 @@ import time
 
 import openai
 import pytest
-from test_http import ask, request
+from test_http import ask, read_response, request
 
 GREEDY = dict(model="winnow-tiny", temperature=0)
 SUM = "What is 347 + 285?"
@@ -177,3 +177,18 @@ def test_version_and_ready(server):
     status, _, body = ask(server, request("GET", "/version"))
     assert status == 200 and json.loads(body)["version"]
     assert json.loads(ask(server, request("GET", "/ready"))[2]) == {"status": "ready"}
+
+
+def test_a_response_is_kept_when_its_last_event_comes(server):
+    """Another connection asks at that moment; a long input takes a while to keep."""
+    for i in range(20):
+        with server.connect() as stream, server.connect() as other:
+            other.sendall(request("GET", "/health"))
+            assert read_response(other)[0] == 200
+            stream.sendall(request("POST", "/v1/responses", {"input": f"Hello {i} " + "word " * 3000, "max_output_tokens": 2, "stream": True}))
+            data = b""
+            while b"event: response.incomplete" not in data and b"event: response.completed" not in data:
+                data += stream.recv(65536)
+            made = json.loads(data.split(b"data: ")[1].split(b"\n")[0])["response"]["id"]
+            other.sendall(request("GET", f"/v1/responses/{made}"))
+            assert json.loads(read_response(other)[2])["status"] in ("completed", "incomplete")
