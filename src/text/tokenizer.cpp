@@ -149,6 +149,13 @@ Token Tokenizer::find(std::string_view added_token) const {
   return found == impl_->added.end() ? -1 : found->second;
 }
 
+std::vector<Token> Tokenizer::added_tokens() const {
+  std::vector<Token> ids;
+  for (const auto& [text, id] : impl_->added) ids.push_back(id);
+  std::ranges::sort(ids);
+  return ids;
+}
+
 std::string Detokenizer::append(Token id) {
   if (!skip_special_ || !tokenizer_->is_special(id)) pending_ += tokenizer_->bytes(id);
   const size_t whole = complete_length(pending_);

@@ -48,6 +48,7 @@ class Tokenizer {
   int64_t vocab_size() const;                                               // 1 + the largest id
   bool is_special(Token id) const;                                          // added with "special": true
   Token find(std::string_view added_token) const;                           // id of an added token or -1
+  std::vector<Token> added_tokens() const;                                  // ids, ascending
 
  private:
   Tokenizer();
