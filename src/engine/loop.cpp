@@ -132,7 +132,14 @@ void Loop::compute(std::span<const Chunk> chunks) {
 // Draws the next token of a sequence and ends it if that was the last.
 void Loop::deliver(Sequence& s, std::span<const float> logits) {
   Event event;
-  event.sampled = step_.draw(s, logits);
+  try {
+    event.sampled = step_.draw(s, logits);
+  } catch (const Error& e) {  // of its constraint: the other requests go on
+    event.sampled.token = -1;
+    event.finish = FinishReason::error;
+    event.error = e.what();
+    return end(*scheduler_.remove(s.id), std::move(event));
+  }
   if (s.request.keep_logits) event.logits.assign(logits.begin(), logits.end());
   const int32_t token = event.sampled.token;
   if (!event.sampled.finite || token < 0) {
@@ -144,7 +151,8 @@ void Loop::deliver(Sequence& s, std::span<const float> logits) {
     s.tokens.push_back(token);
     ++totals_.generated_tokens;
     if (s.generated_tokens() == 1) s.first_token = Clock::now();
-    if (!s.request.ignore_eos && std::ranges::find(s.request.stop_tokens, token) != s.request.stop_tokens.end()) event.finish = FinishReason::stop;
+    const bool stops = !s.request.ignore_eos && std::ranges::find(s.request.stop_tokens, token) != s.request.stop_tokens.end();
+    if (stops || (s.request.constraint && s.request.constraint->is_done())) event.finish = FinishReason::stop;
     else if (s.generated_tokens() == s.request.max_tokens) event.finish = FinishReason::length;
   }
   if (event.finish == FinishReason::none) s.outbox->push(std::move(event), timings_of(s, Clock::now()));

@@ -355,6 +355,56 @@ TEST(Loop, ARequestThatMayDrawNothingEndsWithAnError) {
   EXPECT_TRUE(a.tokens.empty());
 }
 
+// Lets one token through at a time.
+class Script : public Constraint {
+ public:
+  explicit Script(std::vector<int32_t> tokens, size_t throws_at = SIZE_MAX) : tokens_(std::move(tokens)), throws_at_(throws_at) {}
+  void mask(std::span<uint32_t> words) override {
+    if (at_ == throws_at_) throw error("the script broke");
+    std::ranges::fill(words, 0);
+    words[static_cast<size_t>(tokens_[at_] / 32)] |= uint32_t{1} << (tokens_[at_] % 32);
+  }
+  bool accept(int32_t token) override { return token == tokens_[at_] && ++at_ > 0; }
+  void rollback(int64_t tokens) override { at_ -= static_cast<size_t>(tokens); }
+  bool is_done() const override { return at_ == tokens_.size(); }
+
+ private:
+  const std::vector<int32_t> tokens_;
+  const size_t throws_at_;
+  size_t at_ = 0;
+};
+
+TEST(Loop, AConstraintSaysWhatMayComeAndWhereItEnds) {
+  Served served;
+  const std::vector<int32_t> script{7, 41, 7, 0, 33};
+  for (const bool ignore_eos : {false, true}) {
+    Request r = request({1, 2, 3}, 10, 0.7f);
+    r.ignore_eos = ignore_eos;
+    r.stop_tokens = {33};
+    if (!ignore_eos) r.min_tokens = 9;  // the rule lets only the stop token through: it is not held back
+    r.constraint = std::make_shared<Script>(script);
+    const Answer a = answer_of(served, r);
+    EXPECT_EQ(a.tokens, script);
+    EXPECT_EQ(a.finish, FinishReason::stop);
+    EXPECT_EQ(a.error, "");
+  }
+  Request r = request({1, 2, 3}, 10);  // the mask leaves no trace in another's
+  EXPECT_EQ(answer_of(served, r).tokens, expected(r));
+}
+
+TEST(Loop, AConstraintThatFailsEndsItsOwnRequest) {
+  Served served({.max_batched_tokens = 64, .max_sequences = 4});
+  Request broken = request({1, 2, 3}, 10), other = request({4, 5, 6}, 30);
+  broken.constraint = std::make_shared<Script>(std::vector<int32_t>{1, 2, 3, 4}, 2);
+  Stream a = served.submit(other), b = served.submit(broken);
+  const Answer failed = read(b);
+  EXPECT_EQ(failed.finish, FinishReason::error);
+  EXPECT_EQ(failed.error, "the script broke");
+  EXPECT_EQ(failed.tokens, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(read(a).tokens, expected(other));
+  served.expect_all_free();
+}
+
 TEST(Loop, SamplingSeesPromptAndGeneratedTokens) {
   Served served;
   Request r = request({1, 2, 3, 4, 5}, 30);

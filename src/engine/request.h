@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "cache/prefix_index.h"
+#include "engine/constraint.h"
 #include "ops/sample/sample.h"
 
 namespace winnow::engine {
@@ -21,13 +23,14 @@ struct Request {
   std::vector<int32_t> prompt;  // at least one token
   int64_t max_tokens = 256;
   ops::Sampling sampling;
-  std::vector<int32_t> stop_tokens;  // end the request; the stop token is reported in tokens but its text is not part of the answer
-  bool ignore_eos = false;           // stop_tokens do not end it
-  int64_t min_tokens = 0;            // stop_tokens are not drawn before this many
-  uint64_t cache_salt = 0;           // only prompts of the same salt share what was computed
-  int32_t priority = 0;              // lower runs first, and takes the place of higher
-  double deadline_s = 0;             // from submit to the end, after which it ends with an error; 0: none
-  bool keep_logits = false;          // each event carries the step's logits row (winnow run --logits)
+  std::vector<int32_t> stop_tokens;        // end the request; the stop token is reported in tokens but its text is not part of the answer
+  bool ignore_eos = false;                 // stop_tokens do not end it
+  int64_t min_tokens = 0;                  // stop_tokens are not drawn before this many
+  uint64_t cache_salt = 0;                 // only prompts of the same salt share what was computed
+  int32_t priority = 0;                    // lower runs first, and takes the place of higher
+  double deadline_s = 0;                   // from submit to the end, after which it ends with an error; 0: none
+  std::shared_ptr<Constraint> constraint;  // of the answer; of this request alone. Null: none
+  bool keep_logits = false;                // each event carries the step's logits row (winnow run --logits)
 };
 
 // What no request may exceed.

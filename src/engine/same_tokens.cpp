@@ -88,6 +88,31 @@ class Faults {
   int64_t done_ = 0, count_ = 0;
 };
 
+// Which third of the vocabulary the next token is of depends on all tokens before it: a rule that lost one, or saw one twice, forbids others.
+class Thirds : public Constraint {
+ public:
+  void mask(std::span<uint32_t> words) override {
+    std::ranges::fill(words, 0);
+    for (size_t id = 0; id < 32 * words.size(); ++id)
+      if (id % 3 == seen_.back() % 3) words[id / 32] |= uint32_t{1} << (id % 32);
+  }
+  bool accept(int32_t token) override {
+    seen_.push_back((seen_.back() + static_cast<uint64_t>(token)) * 0x9e3779b97f4a7c15u >> 7);  // Fibonacci hashing (Knuth, TAOCP 3, 6.4)
+    return true;
+  }
+  void rollback(int64_t tokens) override { seen_.resize(seen_.size() - static_cast<size_t>(tokens)); }
+  bool is_done() const override { return false; }
+
+ private:
+  std::vector<uint64_t> seen_{1};
+};
+
+Request asked(const Question& q) {
+  Request r = q.request;
+  if (q.constrained) r.constraint = std::make_shared<Thirds>();
+  return r;
+}
+
 struct Read {
   Tokens tokens;
   std::vector<std::vector<float>> logits;
@@ -211,7 +236,8 @@ Workload SameTokens::draw(const WorkloadOptions& o) {
     q.request.keep_logits = true;
     q.request.cache_salt = dice.one_in(10) ? 1 : 0;
     q.request.priority = static_cast<int32_t>(dice.from(-1, 1));
-    Stream s = engine.submit(q.request).or_throw();
+    q.constrained = dice.one_in(4);
+    Stream s = engine.submit(asked(q)).or_throw();
     Read r = read(s, -1);
     if (!r.error.empty()) throw error("alone, request {} ended with an error: {}", i, r.error);
     q.tokens = std::move(r.tokens);
@@ -232,7 +258,7 @@ std::string SameTokens::serve_phase(const Phase& phase, const std::vector<Questi
   for (size_t i = 0; i < questions.size() && wrong.empty(); i += static_cast<size_t>(phase.together)) {
     const auto some = questions.subspan(i, std::min(static_cast<size_t>(phase.together), questions.size() - i));
     std::vector<Stream> streams;
-    for (const Question& q : some) streams.push_back(engine.submit(q.request).or_throw());
+    for (const Question& q : some) streams.push_back(engine.submit(asked(q)).or_throw());
     for (size_t j = 0; j < some.size() && wrong.empty(); ++j) {
       const Read r = read(streams[j], some[j].cancel_after);
       exercise->cancelled += r.finish == FinishReason::cancelled;
@@ -310,9 +336,10 @@ std::string describe(const Workload& w) {
                         name_of(e.reuse), e.snapshot_interval, p.together);
     for (int64_t n = 0; n < p.questions && i < w.questions.size(); ++n, ++i) {
       const Question& q = w.questions[i];
-      text += fmt::format("  {} tokens in, {} out, priority {}, salt {}, temperature {}, seed {}{}: {}\n", q.request.prompt.size(),
+      text += fmt::format("  {} tokens in, {} out, priority {}, salt {}, temperature {}, seed {}{}{}: {}\n", q.request.prompt.size(),
                           q.request.max_tokens, q.request.priority, q.request.cache_salt, q.request.sampling.temperature, q.request.sampling.seed,
-                          q.cancel_after >= 0 ? fmt::format(", cancelled after {}", q.cancel_after) : "", fmt::join(q.request.prompt, ","));
+                          q.constrained ? ", constrained" : "", q.cancel_after >= 0 ? fmt::format(", cancelled after {}", q.cancel_after) : "",
+                          fmt::join(q.request.prompt, ","));
     }
   }
   return text;

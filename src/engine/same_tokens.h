@@ -24,6 +24,7 @@ struct WorkloadOptions {
 // A request and what it answers alone.
 struct Question {
   Request request;
+  bool constrained = false;   // its answer follows a rule that depends on all of its tokens so far
   int64_t cancel_after = -1;  // tokens; -1: it is not cancelled
   std::vector<int32_t> tokens;
   std::vector<std::vector<float>> logits;  // of each token

@@ -8,7 +8,7 @@ Step::Step(Runner runner, int64_t max_rows, int64_t max_sequences) : runner_(std
   tokens_.reserve(max_rows_);
   sequences_.reserve(static_cast<size_t>(max_sequences));
   logit_rows_.reserve(static_cast<size_t>(max_sequences));
-  mask_.assign(static_cast<size_t>(ceil_div(runner_.vocab_size, 32)), ~uint32_t{0});
+  mask_.resize(static_cast<size_t>(ceil_div(runner_.vocab_size, 32)));
   workspace_.resize(static_cast<size_t>(2 * runner_.vocab_size));
 }
 
@@ -55,17 +55,30 @@ std::span<const float> Step::logits(int64_t i) const {
   return {v.as<float>() + i * v.stride[0], static_cast<size_t>(runner_.vocab_size)};
 }
 
+void Step::mask_stop_tokens(const Request& r) {
+  cleared_.clear();
+  for (int32_t t : r.stop_tokens) {
+    uint32_t& word = mask_[static_cast<size_t>(t / 32)];
+    const uint32_t bit = uint32_t{1} << (t % 32);
+    if (word & bit) cleared_.push_back(t);
+    word &= ~bit;
+  }
+  if (!r.constraint || std::ranges::any_of(mask_, [](uint32_t word) { return word != 0; })) return;
+  for (int32_t t : cleared_) mask_[static_cast<size_t>(t / 32)] |= uint32_t{1} << (t % 32);
+}
+
 ops::Sampled Step::draw(const Sequence& s, std::span<const float> logits) {
   const std::span<const int32_t> tokens = s.tokens;
   const auto prompt = tokens.first(static_cast<size_t>(s.prompt_tokens)), generated = tokens.subspan(prompt.size());
-  const bool masked = !s.request.ignore_eos && s.generated_tokens() < s.request.min_tokens && !s.request.stop_tokens.empty();
-  const auto bit = [](int32_t token) { return uint32_t{1} << (token % 32); };
-  if (masked)
-    for (int32_t t : s.request.stop_tokens) mask_[static_cast<size_t>(t / 32)] &= ~bit(t);
-  const std::span<const uint32_t> mask = masked ? std::span<const uint32_t>(mask_) : std::span<const uint32_t>{};
+  Constraint* const constraint = s.request.constraint.get();
+  const bool too_short = !s.request.ignore_eos && s.generated_tokens() < s.request.min_tokens && !s.request.stop_tokens.empty();
+  if (constraint) constraint->mask(mask_);
+  else if (too_short) std::ranges::fill(mask_, ~uint32_t{0});
+  if (too_short) mask_stop_tokens(s.request);
+  const std::span<const uint32_t> mask = constraint || too_short ? std::span<const uint32_t>(mask_) : std::span<const uint32_t>{};
   ops::Sampled out = ops::sample(logits, s.request.sampling, prompt, generated, TokenPos(static_cast<int64_t>(tokens.size())), mask, workspace_);
-  if (masked)
-    for (int32_t t : s.request.stop_tokens) mask_[static_cast<size_t>(t / 32)] |= bit(t);
+  if (constraint && out.token >= 0 && !constraint->accept(out.token))
+    throw error("the answer's grammar refuses token {}, which it had allowed", out.token);
   return out;
 }
 

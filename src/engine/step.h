@@ -32,16 +32,19 @@ class Step {
   bool sound(int64_t i) const;
   // The raw logits of the i-th chunk of the last compute() that samples.
   std::span<const float> logits(int64_t i) const;
-  // The next token of a sequence. Stop tokens are masked as long as it is shorter than min_tokens.
+  // The next token of a sequence, under its constraint, which is told of it. Stop tokens are masked as long as it is shorter than
+  // min_tokens and any other may follow. Throws what the constraint throws.
   ops::Sampled draw(const Sequence& sequence, std::span<const float> logits);
 
  private:
+  void mask_stop_tokens(const Request& request);
   const Runner runner_;
   const size_t max_rows_;
   std::vector<int32_t> tokens_;
   std::vector<models::SequenceRows> sequences_;
   std::vector<int32_t> logit_rows_;
-  std::vector<uint32_t> mask_;    // of the vocabulary; all bits set between two draws
+  std::vector<uint32_t> mask_;    // of the vocabulary
+  std::vector<int32_t> cleared_;  // stop tokens that mask_ had
   std::vector<float> workspace_;  // of ops::sample
 };
 
