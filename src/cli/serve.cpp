@@ -44,8 +44,11 @@ int serve(const ServeFlags& f) {
     spdlog::warn("--host {}: there are no keys, so whoever reaches the port can use the model; --api-key-file gives it some", options.host);
   server.listen();
   session.start(tell(server, options.json_logs), options.json_logs ? Session::Bar::hidden : Session::Bar::shown);
+  grammar::Compiler grammars(session.tokenizer(), session.config().vocab_size, session.config().eos_token_ids,
+                             {.time_limit = options.limits.grammar_time, .cache_bytes = options.limits.grammar_bytes});
   server::Services services{.engine = session.engine(),
                             .tokenizer = session.tokenizer(),
+                            .grammars = grammars,
                             .chat_template = session.has_chat_template() ? &session.chat_template() : nullptr,
                             .facts = {},
                             .version = WINNOW_VERSION,

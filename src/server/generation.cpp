@@ -6,6 +6,8 @@
 namespace winnow::server {
 namespace {
 
+namespace json = boost::json;
+
 constexpr std::string_view kEndThink = "</think>";
 constexpr int64_t kCompletionTokens = 16;  // OpenAI's default for /v1/completions
 
@@ -88,6 +90,48 @@ engine::Request engine_request(const Request& r, const ModelFacts& facts, const 
   return e;
 }
 
+// An answer's place in its grammar, for the engine.
+class GrammarConstraint : public engine::Constraint {
+ public:
+  explicit GrammarConstraint(std::shared_ptr<const grammar::Grammar> g) : matcher_(std::move(g)) {}
+  void mask(std::span<uint32_t> words) override { matcher_.mask(words); }
+  bool accept(int32_t token) override { return matcher_.accept(token); }
+  void rollback(int64_t tokens) override { matcher_.rollback(tokens); }
+  bool is_done() const override { return matcher_.is_done(); }
+
+ private:
+  grammar::Matcher matcher_;
+};
+
+// What the answer must be, if it must be anything. Blocks while it is compiled.
+std::variant<std::shared_ptr<const grammar::Grammar>, Refusal> compiled_form(const Request& r, bool starts_in_reasoning, const Services& s) {
+  const json::array* tools = r.has_tools() ? &r.context.at("tools").as_array() : nullptr;
+  grammar::AnswerRules rules{
+      .starts_in_reasoning = starts_in_reasoning, .reasoning_tokens = r.thinking_tokens, .tools = tools, .calls = r.calls, .output = &r.output};
+  const auto compile = [&]() -> Result<std::shared_ptr<const grammar::Grammar>> {
+    const std::optional<grammar::AnswerForm> form = grammar::answer_form(rules, s.tokenizer);
+    if (!form) return std::shared_ptr<const grammar::Grammar>();
+    return s.grammars.compile(form->structural_tag, form->strictness);
+  };
+  const Result<std::shared_ptr<const grammar::Grammar>> all = compile();
+  if (all) return *all;
+  // Whose fault it is: the content's form alone, then each tool alone.
+  const auto refusal = [](const std::string& field, const Error& why) {
+    return Refusal{.message = field.empty() ? why.what() : fmt::format("{}: {}", field, why.what()), .param = field, .code = {}};
+  };
+  if (r.output.kind != grammar::OutputForm::Kind::text) {
+    rules.tools = nullptr;
+    if (const auto alone = compile(); !alone) return refusal(r.output.field, alone.error());
+    rules.tools = tools;
+  }
+  rules.output = nullptr;
+  for (size_t i = 0; tools && i < tools->size(); ++i) {
+    rules.calls.allowed = {std::string((*tools)[i].at("function").at("name").as_string())};
+    if (const auto alone = compile(); !alone) return refusal(fmt::format("tools[{}]", i), alone.error());
+  }
+  return refusal({}, all.error());
+}
+
 }  // namespace
 
 void ChoiceText::append(const engine::Event& event, Delta* to) {
@@ -130,11 +174,12 @@ std::variant<Generation, Refusal> Generation::start(Request request, const Servi
     const std::variant<int64_t, Refusal> tokens = budget(r, services.facts, n);
     if (const auto* refusal = std::get_if<Refusal>(&tokens)) return *refusal;
     g.prompt_tokens_ += n;
+    std::variant<std::shared_ptr<const grammar::Grammar>, Refusal> form = compiled_form(r, prompt.starts_in_reasoning, services);
+    if (auto* refusal = std::get_if<Refusal>(&form)) return std::move(*refusal);
+    const auto& compiled = std::get<std::shared_ptr<const grammar::Grammar>>(form);
     for (int64_t i = 0; i < r.n; ++i) {
       engine::Request asked = engine_request(r, services.facts, prompt.ids, std::get<int64_t>(tokens), i);
-      const bool budget = prompt.starts_in_reasoning && r.thinking_tokens && services.tokenizer.find(kEndThink) >= 0;
-      std::optional<engine::Request> again;  // behind a thought that was cut
-      if (budget) again = asked;
+      if (compiled) asked.constraint = std::make_shared<GrammarConstraint>(compiled);
       Result<engine::Stream> stream = services.engine.submit(std::move(asked));
       if (!stream)
         return Refusal{.status = stream.error().kind() == Failure::usage ? 400 : 503, .message = stream.error().what(), .param = {}, .code = {}};
@@ -142,18 +187,15 @@ std::variant<Generation, Refusal> Generation::start(Request request, const Servi
                                   .starts_in_reasoning = prompt.starts_in_reasoning,
                                   .stop = r.stop,
                                   .tools = tools,
-                                  .one_call = !r.parallel_calls};
+                                  .one_call = !r.calls.parallel};
       const int64_t index = static_cast<int64_t>(g.choices_.size());
       g.choices_.push_back({std::move(*stream), ChoiceText(index, services.tokenizer, std::move(options), r.min_tokens)});
-      if (again) g.choices_.back().asked = std::move(*again);
-      g.choices_.back().budget_left = budget;
     }
   }
   return g;
 }
 
 void Generation::on_news(const std::function<void()>& wake) {
-  wake_ = wake;
   for (Choice& c : choices_) c.stream.on_event(wake);
 }
 
@@ -161,37 +203,6 @@ void Generation::take(Choice& c, const engine::Event& event, Delta* delta) {
   c.text.append(event, delta);
   c.done = delta->finish != engine::FinishReason::none;
   if (c.done && c.text.stopped()) c.stream.cancel();
-  if (!c.budget_left || c.done) return;
-  if (event.sampled.token >= 0) c.asked.prompt.push_back(event.sampled.token);
-  if (!c.text.in_reasoning()) c.budget_left = false;
-  else if (c.text.reasoning_tokens() >= *request_.thinking_tokens) close_reasoning(c, delta);
-}
-
-void Generation::close_reasoning(Choice& c, Delta* delta) {
-  c.budget_left = false;
-  c.before = c.stream.timings();
-  const int64_t left = c.asked.max_tokens - c.text.tokens() - 1;
-  engine::Event close;
-  close.sampled.token = services_->tokenizer.find(kEndThink);
-  if (left < 1) close.finish = engine::FinishReason::length;
-  c.asked.prompt.push_back(close.sampled.token);
-  take(c, close, delta);
-  if (c.done) return c.stream.cancel();
-  c.asked.max_tokens = left;
-  c.asked.min_tokens = std::max<int64_t>(0, c.asked.min_tokens - c.text.tokens());
-  if (c.asked.deadline_s > 0)
-    c.asked.deadline_s = std::max(1e-3, c.asked.deadline_s - std::chrono::duration<double>(Clock::now() - started_).count());
-  Result<engine::Stream> rest = services_->engine.submit(std::move(c.asked));
-  if (!rest) {
-    delta->finish = engine::FinishReason::error;
-    delta->error = rest.error().what();
-    c.done = true;
-    return c.stream.cancel();
-  }
-  c.stream = std::move(*rest);
-  if (!wake_) return;
-  c.stream.on_event(wake_);
-  wake_();  // for what came before
 }
 
 std::vector<Delta> Generation::poll() {
@@ -206,19 +217,7 @@ std::vector<Delta> Generation::poll() {
   return news;
 }
 
-engine::Timings Generation::timings(size_t choice) const {
-  const Choice& c = choices_[choice];
-  engine::Timings t = c.stream.timings();
-  if (c.before.generated_tokens == 0) return t;
-  t.cached = c.before.cached;
-  t.prompt_tokens = c.before.prompt_tokens;
-  t.generated_tokens += c.before.generated_tokens;
-  t.preemptions += c.before.preemptions;
-  t.queued_s += c.before.queued_s;
-  t.prefill_s += c.before.prefill_s;
-  t.decode_s += c.before.decode_s;
-  return t;
-}
+engine::Timings Generation::timings(size_t choice) const { return choices_[choice].stream.timings(); }
 
 bool Generation::done() const {
   for (const Choice& c : choices_)

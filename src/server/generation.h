@@ -1,9 +1,6 @@
 // One request while it runs: its choices, what of their text can be shown, and how it ends. The way up of a request:
 // engine events -> text::AnswerReader -> Delta. Streaming and whole answers are both made from the same deltas.
 //
-// Reasoning that has a budget is closed when it is spent: the engine's request is left, and another one goes on behind the
-// same tokens and </think>, most of which it finds computed. Penalties that look at the answer only do not see the thought then.
-//
 // start() is the way down: template, tokens, admission. It may take long for a long prompt and belongs on a thread that
 // may block; the rest is cheap and belongs to the thread that owns the connection.
 #pragma once
@@ -15,6 +12,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "grammar/grammar.h"
 #include "server/request.h"
 #include "text/answer.h"
 #include "text/chat_template.h"
@@ -28,6 +26,7 @@ class StepTimes;
 struct Services {
   engine::Engine& engine;
   const text::Tokenizer& tokenizer;
+  grammar::Compiler& grammars;
   const text::ChatTemplate* chat_template;  // null: the checkpoint has none, chat is refused
   ModelFacts facts;
   std::string version;  // of the program
@@ -58,7 +57,6 @@ class ChoiceText {
   int64_t tokens() const { return tokens_; }
   int64_t reasoning_tokens() const { return reasoning_tokens_; }
   int64_t index() const { return index_; }
-  bool in_reasoning() const { return reader_.in_reasoning() && !reader_.stopped(); }
 
  private:
   int64_t index_, min_tokens_;
@@ -96,18 +94,11 @@ class Generation {
     engine::Stream stream;
     ChoiceText text;
     bool done = false;
-    engine::Request asked = {};   // where the reasoning has a budget: the engine's request, with what was drawn so far behind its prompt
-    engine::Timings before = {};  // of the part that ended with the budget
-    bool budget_left = false;
   };
-  using Clock = std::chrono::steady_clock;
   Generation(Request request, const Services& services) : request_(std::move(request)), services_(&services) {}
   void take(Choice& choice, const engine::Event& event, Delta* delta);
-  void close_reasoning(Choice& choice, Delta* delta);
   Request request_;
   const Services* services_;
-  std::function<void()> wake_;
-  Clock::time_point started_ = Clock::now();
   int64_t prompt_tokens_ = 0;
   std::vector<Choice> choices_;  // n of each prompt, one prompt behind the other
 };

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "grammar/answer_form.h"
+
 namespace winnow::server {
 
 // What one API key may use; 0: no bound. Requests and tokens refill evenly, and a minute's worth of them can be saved.
@@ -44,13 +46,16 @@ struct Limits {
   size_t stop_strings = 16;
   size_t stop_bytes = 256;  // of one stop string
   size_t stop_tokens = 64;
-  size_t logit_bias = 1024;  // entries
-  int64_t logprobs = 20;     // most likely tokens beside each token
-  size_t salt_bytes = 1024;  // of cache_salt
-  double timeout_s = 86400;  // the longest that a request may ask for
-  size_t name_bytes = 256;   // of a tool's name, an id, a key of metadata
-  size_t metadata = 16;      // entries
-  size_t tokens = 4 << 20;   // of a list to turn into text
+  size_t logit_bias = 1024;                       // entries
+  int64_t logprobs = 20;                          // most likely tokens beside each token
+  size_t salt_bytes = 1024;                       // of cache_salt
+  double timeout_s = 86400;                       // the longest that a request may ask for
+  size_t name_bytes = 256;                        // of a tool's name, an id, a key of metadata
+  size_t metadata = 16;                           // entries
+  size_t tokens = 4 << 20;                        // of a list to turn into text
+  grammar::FormLimits forms;                      // of schemas and other forms of answers
+  std::chrono::milliseconds grammar_time{10000};  // of the compilation of one
+  size_t grammar_bytes = 128 << 20;               // of compiled ones that are kept
 
   // kept responses
   size_t responses = 1024;

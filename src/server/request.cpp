@@ -238,11 +238,6 @@ void read_timeout(Reader& p, string_view name, const json::value& v) {
   p.r.timeout_s = seconds;
 }
 
-void read_response_format(Reader& p, string_view name, const json::value& v) {
-  const json::value* type = v.is_object() ? v.get_object().if_contains("type") : nullptr;
-  if (!type || !type->is_string() || type->get_string() != "text") p.fail(name, "only {\"type\": \"text\"} is supported");
-}
-
 template <bool kWanted>
 void must_be(Reader& p, string_view name, const json::value& v) {
   if (p.boolean(name, v) != kWanted) p.fail(name, kWanted ? "only true is supported" : "only false is supported");
@@ -337,7 +332,7 @@ constexpr Field kFields[] = {
     {"tools", kResponses, read_responses_tools},
     {"tool_choice", kChat | kResponses, read_tool_choice},
     {"tool_choice", kAnthropic, read_anthropic_tool_choice},
-    {"parallel_tool_calls", kChat | kResponses, [](Reader& p, string_view f, const json::value& v) { p.r.parallel_calls = p.boolean(f, v); }},
+    {"parallel_tool_calls", kChat | kResponses, [](Reader& p, string_view f, const json::value& v) { p.r.calls.parallel = p.boolean(f, v); }},
     {"reasoning_effort", kChat | kTokenize, read_effort},
     {"reasoning", kResponses, read_reasoning},
     {"thinking", kChat | kAnthropic, read_thinking},
@@ -347,8 +342,10 @@ constexpr Field kFields[] = {
        p.thinking_tokens = p.integer(f, v, 0, kMany);
      }},
     {"output_config", kAnthropic, read_anthropic_output},
+    {"output_format", kAnthropic, read_anthropic_format},
     {"chat_template_kwargs", kChat | kMessages | kCount | kResponses | kTokenize, read_template_variables},
     {"response_format", kChat, read_response_format},
+    {"structured_outputs", kOpenAi | kResponses, read_structured_outputs},
     {"text", kResponses, read_text_format},
     {"include", kResponses, read_include},
     {"metadata", kResponses, read_metadata},
@@ -407,6 +404,7 @@ void check_together(Reader& p, Apis api) {
   if (api & kCompletion) r.sampling.logprobs = static_cast<int32_t>(p.logprobs.value_or(-1));
   else r.sampling.logprobs = p.chat_logprobs.value_or(false) ? static_cast<int32_t>(p.top_logprobs.value_or(0)) : -1;
 
+  check_calls(p);
   if (p.thinking_tokens && r.max_tokens && *p.thinking_tokens >= *r.max_tokens)
     p.fail(p.thinking_field, fmt::format("its tokens must be fewer than {}", r.max_tokens_field));
   if (r.continues_last && p.think.value_or(false))

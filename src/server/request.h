@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "grammar/answer_form.h"
 #include "server/limits.h"
 
 namespace winnow::server {
@@ -71,7 +72,8 @@ struct Request {
   double timeout_s = 0;                    // 0: none
   std::optional<int64_t> thinking_tokens;  // the reasoning is closed behind so many; 0: the prompt closes it
   bool continues_last = false;             // the answer goes on where the last message, the assistant's, ends
-  bool parallel_calls = true;              // false: the answer ends with its first call
+  grammar::CallRules calls;                // which tools may be called
+  grammar::OutputForm output;              // what the answer's content must be
   bool token_texts = false;                // tokenize: with the text of each
   ResponsesFields responses;
 

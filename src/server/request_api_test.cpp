@@ -54,7 +54,7 @@ TEST(MessagesRequest, BlocksBecomeMessages) {
   EXPECT_EQ(r.max_tokens, 9);
   EXPECT_EQ(r.stop, std::vector<std::string>{"a"});
   EXPECT_TRUE(r.stream);
-  EXPECT_FALSE(r.parallel_calls);
+  EXPECT_FALSE(r.calls.parallel);
   EXPECT_EQ(r.thinking_tokens, 0);
   expect_messages(r, R"([{"role": "system", "content": [{"type": "text", "text": "be kind"}]},
     {"role": "user", "content": [{"type": "text", "text": "weather?"}]},
@@ -104,7 +104,7 @@ TEST(ResponsesRequest, ItemsBecomeMessages) {
       {"role": "assistant", "content": "one"}, {"role": "assistant", "content": "two"}]})");
   EXPECT_EQ(r.max_tokens_field, "max_output_tokens");
   EXPECT_FALSE(r.responses.store);
-  EXPECT_FALSE(r.parallel_calls);
+  EXPECT_FALSE(r.calls.parallel);
   EXPECT_EQ(r.responses.previous_id, "resp_1");
   EXPECT_TRUE(r.responses.instructions);
   EXPECT_EQ(r.context.at("reasoning_effort").as_string(), "low");
@@ -184,10 +184,15 @@ TEST(ApiRequests, WrongOnesAreRefusedByName) {
       {m, R"("tools": [{"name": "", "input_schema": {}}])", "tools[0].name"},
       {m, R"("tools": [{"name": "f", "input_schema": []}])", "tools[0].input_schema"},
       {m, R"("tools": [{"type": "bash_20250124", "name": "bash"}])", "tools[0].type"},
-      {m, R"("tool_choice": {"type": "any"})", "tool_choice.type"},
-      {m, R"("tool_choice": {"type": "tool", "name": "f"})", "tool_choice.type"},
+      {m, R"("tool_choice": {"type": "any"})", "tool_choice"},
+      {m, R"("tool_choice": {"type": "tool", "name": "f"})", "tool_choice"},
+      {m, R"("tool_choice": {"type": "tool"})", "tool_choice.name"},
+      {m, R"("tool_choice": {"type": "some"})", "tool_choice.type"},
+      {m, R"("tool_choice": {"type": "any", "name": "f"})", "tool_choice.name"},
       {m, R"("tool_choice": {"type": "auto", "disable_parallel_tool_use": 1})", "tool_choice.disable_parallel_tool_use"},
-      {m, R"("output_config": {"format": {"type": "json_schema"}})", "output_config.format"},
+      {m, R"("output_config": {"format": {"type": "json_schema"}})", "output_config.format.schema"},
+      {m, R"("output_config": {"format": {"type": "json_object"}})", "output_config.format.type"},
+      {m, R"("output_format": {"type": "json_schema", "schema": 3})", "output_format.schema"},
       {m, R"("output_config": {"effort": "huge"})", "output_config.effort"},
       {m, R"("n": 2)", "n"},
       {Api::count_tokens, R"("max_tokens": 5)", "max_tokens"},
@@ -217,7 +222,9 @@ TEST(ApiRequests, WrongOnesAreRefusedByName) {
       {r, R"("tools": [{"type": "function"}])", "tools[0].name"},
       {r, R"("tool_choice": "required")", "tool_choice"},
       {r, R"("tool_choice": {"type": "function", "name": "f"})", "tool_choice"},
-      {r, R"("text": {"format": {"type": "json_schema"}})", "text.format"},
+      {r, R"("text": {"format": {"type": "json_schema"}})", "text.format.schema"},
+      {r, R"("text": {"format": {"type": "regex"}})", "text.format.type"},
+      {r, R"("text": {"verbosity": "loud"})", "text.verbosity"},
       {r, R"("reasoning": {"effort": 3})", "reasoning.effort"},
       {r, R"("metadata": {"a": 1})", "metadata.a"},
       {r, R"("store": "yes")", "store"},

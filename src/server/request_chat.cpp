@@ -110,6 +110,12 @@ bool check_tool(Reader& p, string_view at, const json::object& tool, string_view
   if (description && !description->is_null() && !description->is_string()) p.fail(fmt::format("{}.description", at), "must be a string");
   const json::value* schema = tool.if_contains(schema_key);
   if (schema && !schema->is_object() && !schema->is_null()) p.fail(fmt::format("{}.{}", at, schema_key), "must be a JSON schema (an object)");
+  const json::value* strict = tool.if_contains("strict");
+  const bool held = strict && !strict->is_null() && p.boolean(fmt::format("{}.strict", at), *strict);
+  if (p.wrong || !schema || schema->is_null()) return !p.wrong;
+  const std::string field = fmt::format("{}.{}", at, schema_key);
+  if (std::optional<grammar::FormError> wrong = grammar::check_parameters(*schema, held, field, p.limits.forms))
+    p.fail(field, std::move(wrong->message));
   return !p.wrong;
 }
 
@@ -132,18 +138,6 @@ void read_chat_tools(Reader& p, string_view name, const json::value& v) {
     if (!check_tool(p, at + ".function", fn->get_object(), "parameters")) return;
   }
   if (tools && !tools->empty()) p.r.context["tools"] = *tools;
-}
-
-void read_tool_choice(Reader& p, string_view name, const json::value& v) {
-  const bool is_string = v.is_string();
-  if (is_string && v.get_string() == "auto") return;
-  if (is_string && v.get_string() == "none") {
-    p.tools_off = true;
-    return;
-  }
-  if ((is_string && v.get_string() == "required") || v.is_object())
-    return p.fail(name, "only \"auto\" and \"none\" are supported: this server cannot force a call");
-  p.fail(name, "must be \"auto\" or \"none\"");
 }
 
 }  // namespace winnow::server

@@ -156,29 +156,17 @@ void read_anthropic_tools(Reader& p, string_view name, const json::value& v) {
     json::object fn{{"name", tool->at("name")}};
     if (const json::value* description = tool->if_contains("description"); description && !description->is_null()) fn["description"] = *description;
     fn["parameters"] = tool->at("input_schema");
+    if (const json::value* strict = tool->if_contains("strict"); strict && !strict->is_null()) fn["strict"] = *strict;
     add_tool(p, std::move(fn));
   }
-}
-
-void read_anthropic_tool_choice(Reader& p, string_view name, const json::value& v) {
-  const json::object* o = p.object(name, v);
-  const json::string* type = o ? p.string_in(name, *o, "type") : nullptr;
-  if (!type) return;
-  if (*type == "any" || *type == "tool")
-    return p.fail(fmt::format("{}.type", name), "only \"auto\" and \"none\" are supported: this server cannot force a call");
-  if (*type != "auto" && *type != "none") return p.fail(fmt::format("{}.type", name), "must be \"auto\" or \"none\"");
-  p.tools_off = *type == "none";
-  p.only(name, *o, {"type", "disable_parallel_tool_use"}, "a tool_choice");
-  if (const json::value* one = o->if_contains("disable_parallel_tool_use"); one && !one->is_null())
-    p.r.parallel_calls = !p.boolean(fmt::format("{}.disable_parallel_tool_use", name), *one);
 }
 
 void read_anthropic_output(Reader& p, string_view name, const json::value& v) {
   const json::object* o = p.object(name, v);
   if (!o) return;
   if (const json::value* format = o->if_contains("format"); format && !format->is_null())
-    return p.fail(fmt::format("{}.format", name), "is not supported");
-  p.only(name, *o, {"effort"}, "an output_config");
+    read_anthropic_format(p, fmt::format("{}.format", name), *format);
+  p.only(name, *o, {"effort", "format"}, "an output_config");
   if (const json::value* effort = o->if_contains("effort"); effort && !effort->is_null()) read_effort(p, fmt::format("{}.effort", name), *effort);
 }
 

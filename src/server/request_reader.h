@@ -20,6 +20,7 @@ struct Reader {
   std::string_view thinking_field = {};
   std::optional<bool> chat_logprobs = {}, think = {};
   bool stream_options = false, tools_off = false;
+  std::string_view tool_choice_field = "tool_choice";
   boost::json::array messages = {};  // as templates see them
   bool has_messages = false;
   std::optional<boost::json::value> system = {};  // goes before them
@@ -51,16 +52,23 @@ void add_tool(Reader&, boost::json::object function);
 // Arguments of a call that came as JSON text; complains if they are no object.
 std::optional<boost::json::object> parse_arguments(Reader&, std::string_view at, std::string_view text);
 
+// --- forms of answers and choice of tools
+void read_response_format(Reader&, std::string_view, const boost::json::value&);
+void read_text_format(Reader&, std::string_view, const boost::json::value&);
+void read_anthropic_format(Reader&, std::string_view, const boost::json::value&);
+void read_structured_outputs(Reader&, std::string_view, const boost::json::value&);
+void read_tool_choice(Reader&, std::string_view, const boost::json::value&);  // of chat and responses
+void read_anthropic_tool_choice(Reader&, std::string_view, const boost::json::value&);
+void check_calls(Reader&);  // once tools and their choice are known
+
 // --- chat
 void read_chat_messages(Reader&, std::string_view, const boost::json::value&);
 void read_chat_tools(Reader&, std::string_view, const boost::json::value&);
-void read_tool_choice(Reader&, std::string_view, const boost::json::value&);  // of responses too
 
 // --- messages
 void read_anthropic_messages(Reader&, std::string_view, const boost::json::value&);
 void read_anthropic_system(Reader&, std::string_view, const boost::json::value&);
 void read_anthropic_tools(Reader&, std::string_view, const boost::json::value&);
-void read_anthropic_tool_choice(Reader&, std::string_view, const boost::json::value&);
 void read_anthropic_output(Reader&, std::string_view, const boost::json::value&);
 void read_thinking(Reader&, std::string_view, const boost::json::value&);
 
@@ -70,7 +78,6 @@ void read_instructions(Reader&, std::string_view, const boost::json::value&);
 void read_responses_tools(Reader&, std::string_view, const boost::json::value&);
 void read_reasoning(Reader&, std::string_view, const boost::json::value&);
 void read_include(Reader&, std::string_view, const boost::json::value&);
-void read_text_format(Reader&, std::string_view, const boost::json::value&);
 void read_metadata(Reader&, std::string_view, const boost::json::value&);
 
 }  // namespace winnow::server

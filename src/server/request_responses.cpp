@@ -195,19 +195,6 @@ void read_include(Reader& p, string_view name, const json::value& v) {
   }
 }
 
-void read_text_format(Reader& p, string_view name, const json::value& v) {
-  const json::object* o = p.object(name, v);
-  if (!o) return;
-  p.only(name, *o, {"format", "verbosity"}, "text");
-  const json::value* format = o->if_contains("format");
-  const json::object* as_object = format ? format->if_object() : nullptr;
-  const json::value* type = as_object ? as_object->if_contains("type") : nullptr;
-  if (format && !format->is_null() && (!type || *type != "text")) p.fail(fmt::format("{}.format", name), "only {\"type\": \"text\"} is supported");
-  const json::value* verbosity = o->if_contains("verbosity");
-  if (verbosity && !verbosity->is_null() && *verbosity != "low" && *verbosity != "medium" && *verbosity != "high")
-    p.fail(fmt::format("{}.verbosity", name), "must be low, medium or high");
-}
-
 void read_metadata(Reader& p, string_view name, const json::value& v) {
   const json::object* o = p.object(name, v);
   if (!o) return;

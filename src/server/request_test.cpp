@@ -117,6 +117,37 @@ TEST(Request, ToolChoiceNoneTakesTheToolsAway) {
   EXPECT_FALSE(r.context.contains("tools"));
 }
 
+TEST(Request, FormsOfTheAnswer) {
+  using Kind = grammar::OutputForm::Kind;
+  EXPECT_EQ(chat(R"("response_format": {"type": "text"})").output.kind, Kind::text);
+  const Request object = chat(R"("response_format": {"type": "json_object"})");
+  EXPECT_EQ(object.output.kind, Kind::json_schema);
+  EXPECT_EQ(object.output.schema, boost::json::parse(R"({"type": "object"})"));
+  const Request schema =
+      chat(R"("response_format": {"type": "json_schema", "json_schema": {"name": "a", "strict": true, "schema": {"type": "integer"}}})");
+  EXPECT_EQ(schema.output.schema, boost::json::parse(R"({"type": "integer"})"));
+  EXPECT_EQ(schema.output.strictness, grammar::Strictness::exact);
+  const Request loose = chat(R"("response_format": {"type": "json_schema", "json_schema": {"name": "a", "strict": false, "schema": {"not": {}}}})");
+  EXPECT_EQ(loose.output.strictness, grammar::Strictness::lenient);
+  EXPECT_EQ(chat(R"("structured_outputs": {"regex": "a+", "json": null})").output.source, "a+");
+  EXPECT_EQ(completion(R"("structured_outputs": {"choice": ["a", "b"]})").output.choices, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(completion(R"("structured_outputs": {"grammar": "root ::= \"a\""})").output.kind, Kind::ebnf);
+  EXPECT_EQ(completion(R"("structured_outputs": {"json": "{\"type\": \"null\"}"})").output.schema, boost::json::parse(R"({"type": "null"})"));
+}
+
+TEST(Request, WhichToolsMayBeCalled) {
+  const std::string tools = R"("tools": [{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}}])";
+  EXPECT_FALSE(chat(tools + R"(, "tool_choice": "auto")").calls.required);
+  EXPECT_TRUE(chat(tools + R"(, "tool_choice": "required")").calls.required);
+  for (const char* choice :
+       {R"({"type": "function", "function": {"name": "g"}})", R"({"type": "function", "name": "g"})",
+        R"({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "g"}}]}})"}) {
+    const Request named = chat(fmt::format("\"tool_choice\": {}, {}", choice, tools));  // before its tools
+    EXPECT_TRUE(named.calls.required);
+    EXPECT_EQ(named.calls.allowed, std::vector<std::string>{"g"});
+  }
+}
+
 struct Bad {
   Api api;
   const char* body;   // whole, or fields after a valid beginning
@@ -196,7 +227,21 @@ TEST(Request, WrongOnesAreRefusedByName) {
       {chat, R"("tools": [{"type": "function", "function": {"name": ""}}])", "tools[0].function.name"},
       {chat, R"("tools": [{"type": "function", "function": {"name": "f", "parameters": []}}])", "tools[0].function.parameters"},
       {chat, R"("tool_choice": "required")", "tool_choice"},
-      {chat, R"("tool_choice": {"type": "function"})", "tool_choice"},
+      {chat, R"("tool_choice": {"type": "function"})", "tool_choice.name"},
+      {chat, R"("tool_choice": {"type": "custom"})", "tool_choice.type"},
+      {chat, R"("tool_choice": "any")", "tool_choice"},
+      {chat, R"("tool_choice": {"type": "function", "function": {"name": "f"}})", "tool_choice"},
+      {chat, R"("tool_choice": {"type": "function", "function": 3})", "tool_choice.function"},
+      {chat, R"("tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}})", "tool_choice.allowed_tools.tools"},
+      {chat, R"("tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "must", "tools": [{}]}})", "tool_choice.allowed_tools.mode"},
+      {chat, R"("tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": {"type": "function", "function": {"name": "g"}})",
+       "tool_choice"},
+      {chat, R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}])", "tools[0].function.parameters"},
+      {chat, R"("tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "text"}}}}}])",
+       "tools[0].function.parameters"},
+      {chat, R"("tools": [{"type": "function", "function": {"name": "f", "strict": true, "parameters": {"properties": {"a": {"not": {}}}}}}])",
+       "tools[0].function.parameters"},
+      {chat, R"("tools": [{"type": "function", "function": {"name": "f", "strict": 1}}])", "tools[0].function.strict"},
       {chat, R"("parallel_tool_calls": 0)", "parallel_tool_calls"},
       {chat, R"("reasoning_effort": "most")", "reasoning_effort"},
       {chat, R"("thinking": {"type": "on"})", "thinking.type"},
@@ -206,7 +251,25 @@ TEST(Request, WrongOnesAreRefusedByName) {
       {chat, R"("input": "x")", "input"},
       {chat, R"("chat_template_kwargs": {"messages": []})", "chat_template_kwargs.messages"},
       {chat, R"("chat_template_kwargs": [])", "chat_template_kwargs"},
-      {chat, R"("response_format": {"type": "json_object"})", "response_format"},
+      {chat, R"("response_format": "json_object")", "response_format"},
+      {chat, R"("response_format": {"type": "xml"})", "response_format.type"},
+      {chat, R"("response_format": {"type": "json_schema"})", "response_format.json_schema"},
+      {chat, R"("response_format": {"type": "json_schema", "json_schema": {"name": "a"}})", "response_format.json_schema.schema"},
+      {chat, R"("response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "no"}}})",
+       "response_format.json_schema.schema"},
+      {chat, R"("response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"not": {}}}})",
+       "response_format.json_schema.schema"},
+      {chat, R"("response_format": {"type": "json_schema", "json_schema": {"name": "a", "strict": "no", "schema": {}}})",
+       "response_format.json_schema.strict"},
+      {chat, R"("structured_outputs": {"regex": ""})", "structured_outputs.regex"},
+      {chat, R"("structured_outputs": {"choice": []})", "structured_outputs.choice"},
+      {chat, R"("structured_outputs": {"choice": ["a", 3]})", "structured_outputs.choice[1]"},
+      {chat, R"("structured_outputs": {"json": "{"})", "structured_outputs.json"},
+      {chat, R"("structured_outputs": {"json": {"not": {}}})", "structured_outputs.json"},
+      {chat, R"("structured_outputs": {"lark": "a"})", "structured_outputs.lark"},
+      {chat, R"("structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"})", "response_format"},
+      {text, R"("response_format": {"type": "text"})", "response_format"},
+      {text, R"("structured_outputs": {"grammar": 3})", "structured_outputs.grammar"},
       {chat, R"("cache_salt": "")", "cache_salt"},
       {chat, R"("cache_salt": 7)", "cache_salt"},
       {chat, R"("cache_salt": ["a"])", "cache_salt"},

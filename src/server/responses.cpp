@@ -73,8 +73,7 @@ ResponsesAnswer::ResponsesAnswer(const Request& request, std::string model, cons
       max_tokens_(request.max_tokens),
       temperature_(request.sampling.temperature),
       top_p_(request.sampling.top_p),
-      parallel_calls_(request.parallel_calls),
-      has_tools_(request.has_tools()) {}
+      parallel_calls_(request.calls.parallel) {}
 
 std::string ResponsesAnswer::event(std::string_view name, auto write) {
   JsonWriter w;
@@ -147,8 +146,8 @@ std::string ResponsesAnswer::json(std::string_view status, const Usage* usage, c
   else w.value(fields_.previous_id);
   echo("reasoning", "null");
   w.field("store", fields_.store).field("temperature", temperature_);
-  w.key("text").begin_object().key("format").begin_object().field("type", "text").end_object().end_object();
-  w.field("tool_choice", has_tools_ || !fields_.echo.contains("tools") ? "auto" : "none");
+  echo("text", R"({"format": {"type": "text"}})");
+  echo("tool_choice", R"("auto")");
   echo("tools", "[]");
   w.field("top_p", top_p_).field("truncation", "disabled");
   echo("metadata", "{}");

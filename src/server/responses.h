@@ -54,7 +54,7 @@ class ResponsesAnswer {
   const boost::json::array messages_;  // of the request, the instructions not among them
   const std::optional<int64_t> max_tokens_;
   const float temperature_, top_p_;
-  const bool parallel_calls_, has_tools_;
+  const bool parallel_calls_;
   ChoiceAnswer answer_;
   int64_t events_ = 0;
   bool was_cancelled_ = false;
