@@ -6,20 +6,11 @@
 namespace winnow::cache {
 namespace {
 
-constexpr size_t kRemembered = 1 << 16;  // evicted pages whose names are kept to tell why a match was short
-constexpr int kMostTried = 256;          // nodes looked at before a lower tier is taken to be full
+constexpr int kMostTried = 256;  // nodes looked at before a lower tier is taken to be full
 
 constexpr size_t index_of(Tier t) { return static_cast<size_t>(t); }
 
 }  // namespace
-
-void PrefixIndex::remember(const PrefixKey& key) {
-  if (!gone_.insert(key).second) return;
-  gone_order_.push_back(key);
-  if (gone_order_.size() <= kRemembered) return;
-  gone_.erase(gone_order_.front());
-  gone_order_.pop_front();
-}
 
 void PrefixIndex::leave_device(int32_t node, RecordKind kind) {
   Node& n = at(node);
@@ -84,7 +75,7 @@ void PrefixIndex::remove(int32_t node) {
     const auto i = beginnings_.find(key_of(0, 0, n.tokens));
     if (--i->second == 0) beginnings_.erase(i);
   }
-  remember(n.key);
+  gone_.insert(n.key);
   ++counts_.evicted_pages;
   const int32_t parent = n.parent;
   n = {};

@@ -352,7 +352,7 @@ void PrefixIndex::count_references(std::span<int32_t> pages, std::span<int32_t> 
 
 int64_t PrefixIndex::memory_bytes() const {
   constexpr int64_t kHashed = 64;  // of a node in by_key_, about
-  return static_cast<int64_t>(nodes_.capacity() * (sizeof(Node) + 2 * kTiers * 12)) + (live_ - 1) * (page_tokens_ * 4 + kHashed);
+  return gone_.bytes() + static_cast<int64_t>(nodes_.capacity() * (sizeof(Node) + 2 * kTiers * 12)) + (live_ - 1) * (page_tokens_ * 4 + kHashed);
 }
 
 void PrefixIndex::check_integrity() const {

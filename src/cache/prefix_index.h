@@ -22,12 +22,10 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <set>
 #include <span>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -185,7 +183,6 @@ class PrefixIndex {
   bool held(const Node& n) const { return n.pins > 0 || (n.page.device.value >= 0 && pages_.references(n.page.device) > 1); }
   void remove(int32_t node);  // a leaf
   void remove_subtree(int32_t node);
-  void remember(const PrefixKey& key);
   bool evict_useless();      // a page from which no snapshot can be reached
   bool move_page_down();     // the one used longest ago
   bool evict_snapshot();     // the cheapest on the device, down or away
@@ -216,9 +213,8 @@ class PrefixIndex {
   std::array<NodeList, kTiers> useless_, others_;                     // nodes of each tier, by age
   std::set<std::pair<double, int32_t>> ranked_;                       // nodes with a snapshot on the device, by worth
   std::unordered_map<PrefixKey, int64_t, PrefixKeyHash> beginnings_;  // first pages without their salts
-  std::unordered_set<PrefixKey, PrefixKeyHash> gone_;                 // of the last pages that were evicted
-  std::deque<PrefixKey> gone_order_;
-  std::vector<std::byte> bounce_;  // one record on its way from the device to disk
+  RecentKeys gone_;                                                   // pages that were evicted, to tell why a match was short
+  std::vector<std::byte> bounce_;                                     // one record on its way from the device to disk
   double inflation_ = 0;
   int64_t live_ = 1, snapshots_ = 0;
   Counts counts_;
