@@ -42,7 +42,21 @@ constexpr int kDeepest = 8;
 // Counting a string's characters costs seconds of compilation from here on; a schema that is not strict does without.
 constexpr double kLongestCounted = 64;
 
-// A string as it is written in an argument: without quotes. Nothing if it can only be told as JSON.
+// One of some texts. An empty format stands for the empty text: structural tags have no other.
+json::object one_of_texts(const json::array& values) {
+  json::array texts;
+  bool empty = false;
+  for (const json::value& v : values) {
+    if (v.is_null()) texts.push_back(literal("null"));
+    else if (v.get_string().empty()) empty = true;
+    else texts.push_back(literal(v.get_string()));
+  }
+  if (texts.empty()) return {};
+  json::object some = one_of(std::move(texts));
+  return empty ? optional(std::move(some)) : some;
+}
+
+// A string as it is written in an argument: without quotes. Nothing if it cannot be held to that way.
 std::optional<json::object> raw_string(const json::value& schema, const json::value& root, bool strict, int depth = 0) {
   const json::object* o = schema.if_object();
   if (!o || depth > kDeepest) return {};
@@ -52,33 +66,31 @@ std::optional<json::object> raw_string(const json::value& schema, const json::va
     const json::value* at = uri.starts_with("#/") ? root.find_pointer(uri.substr(1), bad) : nullptr;
     return at && !bad ? raw_string(*at, root, strict, depth + 1) : std::nullopt;
   }
-  const auto text_of = [](const json::value& v) { return v.is_null() ? json::object(literal("null")) : literal(v.get_string()); };
-  const auto is_text = [](const json::value& v) { return v.is_null() || (v.is_string() && !v.get_string().empty()); };
-  if (const json::value* one = o->if_contains("const")) return is_text(*one) ? std::optional(text_of(*one)) : std::nullopt;
-  if (const json::value* some = o->if_contains("enum")) {
-    json::array texts;
-    for (const json::value& v : some->get_array()) {
-      if (!is_text(v)) return {};
-      texts.push_back(text_of(v));
-    }
-    return one_of(std::move(texts));
+  if (o->contains("const") || o->contains("enum")) {
+    const json::array values = o->contains("const") ? json::array{o->at("const")} : o->at("enum").get_array();
+    if (!std::ranges::all_of(values, [](const json::value& v) { return v.is_null() || v.is_string(); })) return {};
+    return one_of_texts(values);
   }
   for (string_view key : {"anyOf", "oneOf"}) {
     const json::value* branches = o->if_contains(key);
     if (!branches) continue;
     json::array texts;
+    bool empty = false;
     for (const json::value& b : branches->get_array()) {
       std::optional<json::object> text = raw_string(b, root, strict, depth + 1);
       if (!text) return {};
-      texts.push_back(std::move(*text));
+      if (text->empty()) empty = true;
+      else texts.push_back(std::move(*text));
     }
-    return one_of(std::move(texts));
+    if (texts.empty()) return json::object();
+    json::object some = one_of(std::move(texts));
+    return empty ? optional(std::move(some)) : some;
   }
   const json::value* type = o->if_contains("type");
   if (!type) return {};
   if (*type == "null") return literal("null");
-  if (*type != "string" && *type != json::array{"string", "null"} && *type != json::array{"null", "string"}) return {};
-  const bool nullable = type->is_array();
+  const bool nullable = *type == json::array{"string", "null"} || *type == json::array{"null", "string"};
+  if (*type != "string" && *type != json::array{"string"} && !nullable) return {};
   if (const json::value* pattern = o->if_contains("pattern")) {
     if (nullable) return {};  // text that matches could be read as JSON
     return regex(pattern->get_string());
@@ -87,7 +99,8 @@ std::optional<json::object> raw_string(const json::value& schema, const json::va
   const double least = length("minLength"), most = length("maxLength");
   const bool counted = (least > 0 && (strict || least <= kLongestCounted)) || (most >= 0 && (strict || most <= kLongestCounted));
   if (!counted) return any_text();
-  if (nullable || most == 0) return {};
+  if (nullable) return {};
+  if (most == 0) return json::object();
   return regex(most < 0 ? fmt::format("[\\s\\S]{{{},}}", least) : fmt::format("[\\s\\S]{{{},{}}}", std::max(least, 0.0), most));
 }
 
@@ -140,12 +153,18 @@ struct Tags {
 };
 
 json::object argument(const Tags& tags, json::object key, json::object value) {
-  return sequence({token(tags.key), std::move(key), token(tags.end_key), token(tags.value), std::move(value), token(tags.end_value)});
+  json::array elements{token(tags.key), std::move(key), token(tags.end_key), token(tags.value)};
+  if (!value.empty()) elements.push_back(std::move(value));
+  elements.push_back(token(tags.end_value));
+  return sequence(std::move(elements));
 }
 
-json::object value_of(string_view key, const json::value& schema, const json::object& root, ToolTypes::Set allowed, bool strict) {
-  if ((allowed & ~ToolTypes::kNull) == ToolTypes::kString)
-    if (std::optional<json::object> raw = raw_string(schema, root, strict)) return std::move(*raw);
+// Nothing if a schema that is strict cannot be held to.
+std::optional<json::object> value_of(string_view key, const json::value& schema, const json::object& root, ToolTypes::Set allowed, bool strict) {
+  if ((allowed & ~ToolTypes::kNull) == ToolTypes::kString) {
+    if (std::optional<json::object> raw = raw_string(schema, root, strict)) return raw;
+    if (allowed == ToolTypes::kString) return strict ? std::nullopt : std::optional(any_text());  // JSON would be taken for its text
+  }
   json::value own = property_schema(key, schema, root);
   if (!strict) forget_long_counts(&own);
   return json_text(std::move(own));
@@ -168,7 +187,7 @@ json::object call_of(const Tags& tags, const json::object& function, const ToolT
   }
   const json::value* required = schema.if_contains("required");
   for (const auto& [key, value] : properties->get_object()) {
-    json::object a = argument(tags, literal(key), value_of(key, value, schema, types.of(name, key), strict));
+    json::object a = argument(tags, literal(key), value_of(key, value, schema, types.of(name, key), strict).value());
     const bool needed = required && std::ranges::find(required->get_array(), json::value(key)) != required->get_array().end();
     elements.push_back(needed ? std::move(a) : optional(std::move(a)));
   }
@@ -215,6 +234,12 @@ std::optional<FormError> check_parameters(const json::value& schema, bool strict
   if (!strict) return {};
   for (string_view key : {"$ref", "anyOf", "oneOf", "allOf", "patternProperties", "minProperties", "maxProperties", "propertyNames"})
     if (o->contains(key)) return FormError{field, fmt::format("#: {} cannot be held to here, only within a property", key)};
+  const json::object normal = read_schema(schema).normal.get_object();
+  const ToolTypes types(json::array{json::object{{"name", "f"}, {"parameters", schema}}});
+  if (const json::value* properties = normal.if_contains("properties"))
+    for (const auto& [key, value] : properties->get_object())
+      if (!value_of(key, value, normal, types.of("f", key), true))
+        return FormError{field, fmt::format("#/properties/{}: a string like this cannot be held to", string_view(key))};
   return {};
 }
 

@@ -173,6 +173,34 @@ TEST(Grammar, ACallFollowsTheSchemaOfItsTool) {
   EXPECT_FALSE(lets_through(form, "a</tool_call>"));
 }
 
+TEST(Grammar, StringsOfArgumentsHaveNoQuotes) {
+  const auto lets = [](const char* schema, std::string_view value) {
+    const json::array t{
+        {{"function", {{"name", "f"}, {"strict", true}, {"parameters", {{"properties", {{"a", json::parse(schema)}}}, {"required", {"a", "a"}}}}}}}};
+    const json::value& parameters = t[0].at("function").at("parameters");
+    EXPECT_FALSE(check_parameters(parameters, true, "f", {})) << schema << check_parameters(parameters, true, "f", {})->message;
+    return lets_through(form_of({}, {}, &t), fmt::format("<tool_call>f<arg_key>a</arg_key><arg_value>{}</arg_value></tool_call>", value));
+  };
+  EXPECT_TRUE(lets(R"({"const": ""})", ""));
+  EXPECT_FALSE(lets(R"({"const": ""})", "\"\""));
+  EXPECT_TRUE(lets(R"({"enum": ["", "a", "b c"]})", ""));
+  EXPECT_TRUE(lets(R"({"enum": ["", "a", "b c"]})", "b c"));
+  EXPECT_FALSE(lets(R"({"enum": ["a"]})", ""));
+  EXPECT_TRUE(lets(R"({"type": "string", "maxLength": 0})", ""));
+  EXPECT_FALSE(lets(R"({"type": "string", "maxLength": 0})", "a"));
+  EXPECT_TRUE(lets(R"({"type": ["string"], "minLength": 2, "maxLength": 3})", "ü\n"));
+  EXPECT_FALSE(lets(R"({"type": "string", "minLength": 2, "maxLength": 3})", "ü"));
+  EXPECT_TRUE(lets(R"({"anyOf": [{"type": "string", "pattern": "^a+$"}, {"const": ""}]})", "aa"));
+  EXPECT_FALSE(lets(R"({"anyOf": [{"type": "string", "pattern": "^a+$"}, {"const": ""}]})", "\"aa\""));
+  EXPECT_TRUE(lets(R"({"type": ["string", "null"], "pattern": "^a$"})", "\"a\""));  // as JSON, or "null" could not be told from null
+  EXPECT_TRUE(lets(R"({"type": ["string", "null"], "pattern": "^a$"})", "null"));
+  EXPECT_FALSE(lets(R"({"type": ["string", "null"], "pattern": "^a$"})", "b"));
+  EXPECT_TRUE(lets(R"({"type": ["integer", "string"]})", "\"5\""));
+  EXPECT_FALSE(lets(R"({"type": ["integer", "string"]})", "five"));
+  EXPECT_TRUE(
+      check_parameters(json::parse(R"({"properties": {"a": {"allOf": [{"type": "string", "pattern": "a"}, {"type": "string"}]}}})"), true, "f", {}));
+}
+
 TEST(Grammar, WhichToolsMayAndMustBeCalled) {
   const json::array t = tools(kWeather);
   const AnswerForm one = form_of({.calls = {.required = true, .parallel = false, .allowed = {"now"}}}, {}, &t);

@@ -128,8 +128,8 @@ def test_errors(client, server):
     assert e.value.body["error"]["message"].startswith("max_tokens: ")
     with pytest.raises(anthropic.NotFoundError):
         client.messages.create(**{**greedy(), "model": "claude"})
-    with pytest.raises(anthropic.BadRequestError, match="tool_choice.type"):
-        client.messages.create(**greedy(tools=WEATHER, tool_choice={"type": "any"}))
+    with pytest.raises(anthropic.BadRequestError, match="tool_choice: there is no tool 'x'"):
+        client.messages.create(**greedy(tools=WEATHER, tool_choice={"type": "tool", "name": "x"}))
     with pytest.raises(anthropic.BadRequestError, match="context"):
         client.messages.create(**greedy(messages=[{"role": "user", "content": "word " * 40000}]))
     for raw in (request("POST", "/v1/messages", b"{"), request("GET", "/v1/messages"), request("GET", "/v1/messages/x")):
