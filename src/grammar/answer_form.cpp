@@ -293,20 +293,21 @@ std::optional<AnswerForm> answer_form(const AnswerRules& rules, const text::Toke
   }
   if (formed && rules.output->strictness == Strictness::lenient) form.strictness = Strictness::lenient;
 
+  // Free text may close a thought again: one that was cut goes on there, and its end is what leads the model to the answer.
   if (calls && (rules.calls.required || formed)) {
     json::object some = rules.calls.parallel ? plus(call) : call;
     parts.push_back(rules.calls.required ? some : one_of({std::move(some), output_format(*rules.output)}));
   } else if (calls) {
     json::array but;
     for (json::value& id : tags.all())
-      if (id != tags.call) but.push_back(std::move(id));
+      if (id != tags.call && id != tags.end_think) but.push_back(std::move(id));
     parts.push_back(json::object{{"type", "token_triggered_tags"},
                                  {"trigger_tokens", json::array{tags.call}},
                                  {"tags", json::array{std::move(call)}},
                                  {"exclude_tokens", std::move(but)},
                                  {"stop_after_first", !rules.calls.parallel}});
   } else {
-    parts.push_back(formed ? output_format(*rules.output) : any_tokens({tags.think, tags.end_think}));
+    parts.push_back(formed ? output_format(*rules.output) : any_tokens({tags.think}));
   }
   form.structural_tag = json::serialize(json::object{{"type", "structural_tag"}, {"format", sequence(std::move(parts))}});
   return form;

@@ -118,6 +118,9 @@ TEST(Grammar, AReasoningComesFirstAndEndsWithItsBudget) {
   EXPECT_TRUE(lets_through(form, "{[</think>yes"));
   EXPECT_FALSE(lets_through(form, "yes"));
   EXPECT_FALSE(lets_through(form, "a<think></think>yes"));
+  const AnswerForm text = form_of({.starts_in_reasoning = true, .reasoning_tokens = 3});
+  EXPECT_TRUE(lets_through(text, "a</think>so it was.</think>Yes"));
+  EXPECT_FALSE(lets_through(text, "a</think>so<think>"));
   Matcher m = matcher(form);
   std::vector<uint32_t> mask(ceil_div(kVocabulary, 32));
   const text::Token end = tokenizer().find("</think>");
