@@ -71,7 +71,10 @@ DiskTier::DiskTier(const DiskOptions& options, DiskFiles files, std::function<vo
     foreign_bytes_ += f.bytes;
   }
   make_room(0);
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::thread([this, begin = options.on_start] {
+    if (begin) begin();
+    run();
+  });
 }
 
 DiskTier::~DiskTier() {

@@ -35,8 +35,9 @@ struct DiskOptions {
   std::string folder;  // is made if its parent is there
   int64_t limit_bytes = 0;
   int64_t page_bytes = 0, snapshot_bytes = 0, page_tokens = 0;
-  int64_t queue_bytes = 0;  // of payloads waiting to be written; at least one record's
-  PrefixKey fingerprint;    // of all that must be equal for a payload to mean the same
+  int64_t queue_bytes = 0;              // of payloads waiting to be written; at least one record's
+  PrefixKey fingerprint;                // of all that must be equal for a payload to mean the same
+  std::function<void()> on_start = {};  // called first by the tier's thread
 };
 
 // Throws the Error that a DiskTier on this folder would throw because the folder cannot be used, or is in use.

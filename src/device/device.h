@@ -130,6 +130,7 @@ class Device {
   virtual Buffer allocate(std::string_view what, int64_t bytes) = 0;
   virtual Queue& queue() = 0;
   virtual void pin_caller() = 0;  // bind the calling thread to the device's first processor, where that means something
+  virtual void keep_clear() {}    // bind it to processors that the device's own threads do not run on, if there are any
   // Throws Error that begins with `wish` if kernels cannot read memory that is not from allocate() (caps().host_memory).
   void expect_host_memory(std::string_view wish) const;
   // Puts such memory into the plan.

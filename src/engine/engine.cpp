@@ -145,7 +145,8 @@ struct Engine::Impl {
                                     .snapshot_bytes = mover.state_bytes,
                                     .page_tokens = layout.page_tokens,
                                     .queue_bytes = queue_bytes(layout),
-                                    .fingerprint = seed},
+                                    .fingerprint = seed,
+                                    .on_start = [&device] { device.keep_clear(); }},
                  o.disk_files, [inbox = inbox] { inbox->nudge(); });
     notice = disk->notice();
   }

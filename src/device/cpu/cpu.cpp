@@ -52,6 +52,7 @@ class Cpu final : public Device {
   const Caps& caps() const override { return caps_; }
   Queue& queue() override { return queue_; }
   void pin_caller() override { workers_.pin_caller(); }
+  void keep_clear() override { workers_.keep_clear(); }
 
   std::string description() const override {
     return fmt::format("CPU, {} thread{}, {}, {:.1f} GB of memory", caps_.workers, caps_.workers == 1 ? "" : "s", name_of(caps_.isa),

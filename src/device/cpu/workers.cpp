@@ -52,6 +52,14 @@ void Workers::pin_caller() {
   if (!cpus_.empty()) pin(pthread_self(), cpus_[0]);
 }
 
+void Workers::keep_clear() const {
+  if (static_cast<int>(cpus_.size()) <= count_) return;
+  cpu_set_t others;
+  CPU_ZERO(&others);
+  for (size_t i = static_cast<size_t>(count_); i < cpus_.size(); ++i) CPU_SET(cpus_[i], &others);
+  sched_setaffinity(0, sizeof others, &others);  // a refusal costs speed, not correctness
+}
+
 bool Workers::begin(int worker, uint32_t generation) {
   std::atomic<uint32_t>& begun = slots_[static_cast<size_t>(worker)].begun;
   uint32_t last = begun.load(std::memory_order_relaxed);

@@ -18,6 +18,7 @@ class Workers {
   Workers(const Workers&) = delete;
   int count() const { return count_; }
   void pin_caller();
+  void keep_clear() const;  // of the processors of all workers: for the calling thread
 
   // fn(begin, end, worker) over [0, items) cut into at most count() contiguous ranges whose borders are multiples of
   // `unit`; no two ranges have the same `worker`. Returns when all are done. Small work (items <= unit) runs on the caller

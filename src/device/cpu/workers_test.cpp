@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <sched.h>
+
 #include <array>
 #include <chrono>
 #include <numeric>
+#include <thread>
 
 namespace winnow::device {
 namespace {
@@ -43,6 +46,20 @@ TEST(Workers, NoRoundLosesAPart) {
 }
 
 // Workers that sleep are slower to begin than a caller with little to do: it does their parts, and a round never waits for them.
+TEST(Workers, OtherThreadsCanKeepClear) {
+  cpu_set_t all, mine;
+  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+  for (const int count : {1, CPU_COUNT(&all)}) {
+    Workers workers(count);
+    std::thread([&] {
+      workers.keep_clear();
+      ASSERT_EQ(sched_getaffinity(0, sizeof mine, &mine), 0);
+    }).join();
+    const int left = CPU_COUNT(&all) - count;
+    EXPECT_EQ(CPU_COUNT(&mine), left > 0 ? left : CPU_COUNT(&all));
+  }
+}
+
 TEST(Workers, TheCallerDoesWhatOthersHaveNotBegun) {
   Workers workers(3);
   int alone = 0;
