@@ -5,6 +5,7 @@
 namespace winnow::engine {
 
 void Outbox::push(Event event, const Timings& timings) {
+  event.pushed = std::chrono::steady_clock::now();
   {
     const std::lock_guard lock(mutex_);
     check(!end_, "an event behind the end of a request");

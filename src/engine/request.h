@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -50,9 +51,10 @@ std::string_view name_of(FinishReason r);
 struct Event {
   ops::Sampled sampled;  // token -1 in an end event without a token
   FinishReason finish = FinishReason::none;
-  std::string error;          // with FinishReason::error
-  bool late = false;          // with FinishReason::error: its deadline passed
-  std::vector<float> logits;  // keep_logits only
+  std::string error;                               // with FinishReason::error
+  bool late = false;                               // with FinishReason::error: its deadline passed
+  std::chrono::steady_clock::time_point pushed{};  // when the reader could have it
+  std::vector<float> logits;                       // keep_logits only
 };
 
 // What a request began with of earlier ones.

@@ -40,9 +40,10 @@ struct Delta {
   std::vector<ops::Sampled> tokens = {};  // what was drawn, the stop token included; kept only where logprobs are asked for
   int64_t drawn = 0;                      // how many those were
   engine::FinishReason finish = engine::FinishReason::none;
-  std::string stop_string = {};  // with FinishReason::stop: the one that was found; empty: none was
-  std::string error = {};        // with FinishReason::error and cancelled
-  bool late = false;             // with FinishReason::error: the request's timeout passed
+  std::string stop_string = {};                                    // with FinishReason::stop: the one that was found; empty: none was
+  std::string error = {};                                          // with FinishReason::error and cancelled
+  bool late = false;                                               // with FinishReason::error: the request's timeout passed
+  std::vector<std::chrono::steady_clock::time_point> pushed = {};  // when the engine had each event of it
   // Nothing to tell a client.
   bool empty() const { return parts.empty() && tokens.empty() && finish == engine::FinishReason::none; }
 };

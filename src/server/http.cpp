@@ -1,5 +1,6 @@
 // Connections: accepting, TLS, reading requests within limits and timeouts, writing, stopping.
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include "server/http_state.h"
 #include "server/tls.h"
@@ -327,7 +328,10 @@ void Server::listen() {
   state_->acceptor.listen(asio::socket_base::max_listen_connections, bad);
   if (bad) throw Error(fmt::format("--port: cannot listen at {}: {}", url(), bad.message()), Failure::cannot_run);
   asio::co_spawn(state_->io, state_->accept(), asio::detached);
-  state_->thread = std::thread([this] { state_->run(); });
+  state_->thread = std::thread([this] {
+    pthread_setname_np(pthread_self(), "winnow-io");
+    state_->run();
+  });
 }
 
 void Server::open(const Services& services) {

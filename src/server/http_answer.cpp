@@ -268,6 +268,7 @@ asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& requ
   RequestMetrics seen(*metrics, generation, received);
   const auto say = [&answer](auto what) { return std::visit(what, answer); };
   bool begun = false;
+  std::vector<RequestMetrics::Clock::time_point> pushed;
   if (stream) {
     const std::string first = say([](auto& a) { return a.head(); });
     const bool taken = co_await send_head(c, request, first, chunked);
@@ -279,9 +280,11 @@ asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& requ
     if (c.bell->gone) co_return false;
     if (c.bell->abort || c.bell->cancel) generation.cancel();
     std::string events;
+    pushed.clear();
     for (Delta& delta : generation.poll()) {
       seen.see(delta);
       if (delta.empty()) continue;
+      pushed.insert(pushed.end(), delta.pushed.begin(), delta.pushed.end());
       const bool cancelled = delta.finish == engine::FinishReason::cancelled;
       if (cancelled && c.bell->cancel && !c.bell->abort) std::get<ResponsesAnswer>(answer).cancelled();  // nothing else is cancelled by name
       else if (cancelled || delta.finish == engine::FinishReason::error) {
@@ -314,6 +317,7 @@ asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& requ
     if (events.empty()) continue;
     const bool taken = co_await send_text(c, events, chunked);
     if (!taken) co_return false;
+    if (stream) seen.sent(pushed);
   }
   const bool more = request.keep_alive() && !stopping;
   if (!stream) {

@@ -25,6 +25,10 @@ std::vector<double> bounds(double first, int decades) {
   return b;
 }
 std::vector<double> second_bounds() { return bounds(1e-3, 6); }
+std::vector<double> delay_bounds() {
+  return {1e-5, 2e-5,   3e-5, 4e-5,   5e-5, 7.5e-5, 1e-4, 1.25e-4, 1.5e-4, 2e-4, 3e-4, 4e-4,
+          5e-4, 7.5e-4, 1e-3, 1.5e-3, 2e-3, 5e-3,   0.01, 0.025,   0.05,   0.1,  0.5,  1};
+}
 std::vector<double> step_bounds() { return bounds(1e-4, 6); }
 std::vector<double> token_bounds() { return bounds(1, 6); }
 
@@ -146,6 +150,7 @@ Metrics::Metrics(std::string model, std::string version, const engine::RequestLi
     : model_(std::move(model)),
       version_(std::move(version)),
       limits_(limits),
+      event_delay_s_(delay_bounds()),
       first_token_s_(second_bounds()),
       between_tokens_s_(second_bounds()),
       whole_s_(second_bounds()),
@@ -218,6 +223,8 @@ std::string Metrics::text(const Totals& t, const StepTimes* steps) const {
     f.histogram("step_time_seconds", "One step of the engine, in seconds", steps->seconds_);
     f.histogram("step_rows", "Rows of a step: tokens of prompts and answers", steps->rows_);
   }
+  f.histogram("event_delay_seconds", "From the engine's event to its bytes in the socket, in seconds; events of streams that had something to show",
+              event_delay_s_);
   f.histogram("time_to_first_token_seconds", "From the end of a request's arrival to its first token, in seconds", first_token_s_);
   f.histogram("inter_token_latency_seconds", "Between two tokens of an answer, in seconds", between_tokens_s_);
   f.histogram("e2e_request_latency_seconds", "From the end of a request's arrival to the end of its answer, in seconds", whole_s_);
@@ -261,6 +268,10 @@ void RequestMetrics::see(const Delta& d, Clock::time_point now) {
     case engine::FinishReason::cancelled: return end(i, Metrics::End::abort, now);
     case engine::FinishReason::error: return end(i, d.late ? Metrics::End::timeout : Metrics::End::error, now);
   }
+}
+
+void RequestMetrics::sent(std::span<const Clock::time_point> pushed, Clock::time_point now) {
+  for (const Clock::time_point t : pushed) metrics_.event_delay_s_.Observe(seconds(now - t));
 }
 
 void RequestMetrics::end(size_t i, Metrics::End how, Clock::time_point now) {

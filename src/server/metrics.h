@@ -13,6 +13,7 @@
 #include <chrono>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -61,7 +62,8 @@ class Metrics {
   std::optional<std::pair<int64_t, int64_t>> traces_;
   std::map<std::string, std::pair<int64_t, int64_t>> keys_;  // requests and tokens by name
   int64_t prompt_tokens_ = 0, cached_tokens_ = 0;
-  prometheus::Histogram first_token_s_, between_tokens_s_, whole_s_, queue_s_, prefill_s_, decode_s_, prompt_lengths_, answer_lengths_;
+  prometheus::Histogram event_delay_s_, first_token_s_, between_tokens_s_, whole_s_, queue_s_, prefill_s_, decode_s_, prompt_lengths_,
+      answer_lengths_;
 };
 
 // One request on its way: tells Metrics when tokens come and how each choice ends. What has not ended when it goes was aborted.
@@ -72,6 +74,8 @@ class RequestMetrics {
   ~RequestMetrics();
   RequestMetrics(const RequestMetrics&) = delete;
   void see(const Delta& delta, Clock::time_point now = Clock::now());
+  // Events of a stream are with its socket; when the engine had each.
+  void sent(std::span<const Clock::time_point> pushed, Clock::time_point now = Clock::now());
 
  private:
   struct Choice {

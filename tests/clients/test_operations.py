@@ -96,6 +96,18 @@ def test_metrics_of_steps_keys_and_refusals(own_server):
         assert metric(server, name + "_count") > 0, name
 
 
+def test_the_way_of_events_to_their_sockets_is_timed(own_server):
+    server = own_server()
+    status, _, _ = ask(server, request("POST", "/v1/chat/completions", {**CHAT, "max_tokens": 5, "ignore_eos": True}))
+    assert status == 200 and metric(server, "event_delay_seconds_count") == 0  # of streams only
+    with server.connect() as s:
+        s.sendall(request("POST", "/v1/chat/completions", {**CHAT, "max_tokens": 5, "ignore_eos": True, "stream": True}, "Connection: close\r\n"))
+        while s.recv(65536):
+            pass
+    assert 1 <= metric(server, "event_delay_seconds_count") <= 5
+    assert 0 < metric(server, "event_delay_seconds_sum") < 5
+
+
 def test_the_port_answers_before_the_model_is_there(own_server):
     """The small model loads too quickly to be caught at it for certain: what is seen has to be one of the two."""
     with socket.socket() as s:
