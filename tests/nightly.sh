@@ -45,5 +45,7 @@ section "Soak, ${WINNOW_SOAK_MINUTES:=30} minutes" env WINNOW_SOAK_MINUTES="$WIN
 section "Kernels under ASan and UBSan" bash -c 'PRESET=asan ./dev build ops_test && build/asan/ops_test --gtest_brief=1'
 section "Engine under TSan" bash -c 'PRESET=tsan ./dev build engine_test && build/tsan/engine_test --gtest_brief=1'
 section "Fuzzing, ${FUZZ_SECONDS:-600} s a target" tests/fuzz/run.sh "${FUZZ_SECONDS:-600}"
+section "Hostile requests, all of them" env WINNOW_HOSTILE=all .venv/bin/python -m pytest -q tests/clients/test_hostile.py
+section "128 streams with cancels and disconnects, ${WINNOW_LOAD_SECONDS:=300} s" tests/load/load.py $winnow --seconds "$WINNOW_LOAD_SECONDS"
 echo "nightly: $failed sections failed; see $report"
 [ $failed = 0 ]

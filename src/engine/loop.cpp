@@ -137,6 +137,7 @@ void Loop::deliver(Sequence& s, std::span<const float> logits) {
   } catch (const Error& e) {  // of its constraint: the other requests go on
     event.sampled.token = -1;
     event.finish = FinishReason::error;
+    event.barred = true;
     event.error = e.what();
     return end(*scheduler_.remove(s.id), std::move(event));
   }
@@ -145,6 +146,7 @@ void Loop::deliver(Sequence& s, std::span<const float> logits) {
   if (!event.sampled.finite || token < 0) {
     event.sampled.token = -1;
     event.finish = FinishReason::error;
+    event.barred = event.sampled.finite;
     event.error = event.sampled.finite ? fmt::format("no token may follow at position {}: all are forbidden", s.tokens.size())
                                        : fmt::format("the model's logits for position {} are not finite", s.tokens.size());
   } else {

@@ -11,7 +11,7 @@ void Outbox::push(Event event, const Timings& timings) {
     check(!end_, "an event behind the end of a request");
     timings_ = timings;
     if (event.finish != FinishReason::none)
-      end_ = Event{.sampled = {}, .finish = event.finish, .error = event.error, .late = event.late, .logits = {}};
+      end_ = Event{.sampled = {}, .finish = event.finish, .error = event.error, .late = event.late, .barred = event.barred, .logits = {}};
     events_.push_back(std::move(event));
     filled_.notify_one();
   }

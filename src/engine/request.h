@@ -53,6 +53,7 @@ struct Event {
   FinishReason finish = FinishReason::none;
   std::string error;                               // with FinishReason::error
   bool late = false;                               // with FinishReason::error: its deadline passed
+  bool barred = false;                             // with FinishReason::error: what the answer must be leaves no way on
   std::chrono::steady_clock::time_point pushed{};  // when the reader could have it
   std::vector<float> logits;                       // keep_logits only
 };

@@ -24,6 +24,8 @@ constexpr string_view kObject[] = {"properties",    "required",      "additional
                                    "propertyNames", "minProperties", "maxProperties",        "unevaluatedProperties"};
 constexpr string_view kTypes[] = {"null", "boolean", "integer", "number", "string", "array", "object"};
 
+constexpr int kLongestCircle = 64;  // of references that is looked for; a longer one has no way on where its answer comes to it
+
 bool among(auto& list, string_view key) { return std::ranges::find(list, key) != std::end(list); }
 bool is_constraint(string_view key) {
   return key == "type" || among(kCombiners, key) || among(kNever, key) || among(kString, key) || among(kNumber, key) || among(kArray, key) ||
@@ -53,7 +55,7 @@ std::string step(string_view key) {
 
 class SchemaReader {
  public:
-  explicit SchemaReader(ReadSchema* to) : to_(*to) {}
+  SchemaReader(const json::value& root, ReadSchema* to) : root_(root), to_(*to) {}
 
   json::value read(const json::value& schema, const std::string& at) {
     ++to_.schemas;
@@ -108,6 +110,7 @@ class SchemaReader {
       else if (const string_view uri = value.get_string(); uri != "#" && !uri.starts_with("#/"))
         unsupported(here, "only places in the schema itself can be referred to");
       else if (uri.find_first_of("~%") != uri.npos) unsupported(here, "a place whose name has / or ~ cannot be referred to");
+      else if (circles(value)) wrong(here, "refers to itself and to nothing else");
       out[combiner] = value;
     } else if (values) {
       if (combiner == "enum" && (!value.is_array() || value.get_array().empty())) wrong(here, "must be a list of values");
@@ -120,6 +123,20 @@ class SchemaReader {
       out[combiner] = each(value, here);
     }
     return out;
+  }
+
+  // Whether a reference leads to references only, and those back: no value is right for it.
+  bool circles(const json::value& reference) const {
+    const json::value* at = &reference;
+    for (int steps = 0; at && at->is_string() && steps < kLongestCircle; ++steps) {
+      const string_view uri = at->get_string();
+      json::error_code bad;
+      const json::value* next = uri == "#" ? &root_ : uri.starts_with("#/") ? root_.find_pointer(uri.substr(1), bad) : nullptr;
+      const json::object* o = next ? next->if_object() : nullptr;
+      at = o ? o->if_contains("$ref") : nullptr;
+      if (at == &reference) return true;
+    }
+    return false;
   }
 
   static bool allows(const json::value& type, string_view name) {
@@ -253,6 +270,7 @@ class SchemaReader {
       (*out)["additionalProperties"] = true;
   }
 
+  const json::value& root_;
   ReadSchema& to_;
 };
 
@@ -260,7 +278,7 @@ class SchemaReader {
 
 ReadSchema read_schema(const json::value& schema) {
   ReadSchema out;
-  out.normal = SchemaReader(&out).read(schema, "#");
+  out.normal = SchemaReader(schema, &out).read(schema, "#");
   return out;
 }
 

@@ -78,6 +78,13 @@ TEST(Schema, LeavesOutWhatSaysNothingAndOpensWhatIsOpen) {
   EXPECT_EQ(read(R"({"anyOf": [{}, true], "$defs": {"a": {}}})").schemas, 4);
 }
 
+TEST(Schema, ReferencesThatLeadNowhereAreWrong) {
+  EXPECT_EQ(read(R"({"$ref": "#"})").wrong, "#/$ref: refers to itself and to nothing else");
+  EXPECT_TRUE(read(R"({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}})").wrong);
+  EXPECT_FALSE(read(R"({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}})").wrong);
+  EXPECT_FALSE(read(R"({"type": "object", "properties": {"a": {"$ref": "#"}}})").wrong);
+}
+
 TEST(Schema, LimitsAndStrictness) {
   const json::value unique = json::parse(R"({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": true}}})");
   EXPECT_FALSE(check_parameters(unique, false, "f", {}));

@@ -139,6 +139,7 @@ void ChoiceText::append(const engine::Event& event, Delta* to) {
   to->finish = event.finish;
   to->error = event.error;
   to->late = event.late;
+  to->barred = event.barred;
   to->pushed.push_back(event.pushed);
   const auto show = [&](text::AnswerParts parts) {
     for (text::AnswerPart& p : parts) text::push(&to->parts, p.kind, std::move(p.text));

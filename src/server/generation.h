@@ -43,6 +43,7 @@ struct Delta {
   std::string stop_string = {};                                    // with FinishReason::stop: the one that was found; empty: none was
   std::string error = {};                                          // with FinishReason::error and cancelled
   bool late = false;                                               // with FinishReason::error: the request's timeout passed
+  bool barred = false;                                             // with FinishReason::error: what the request asked for leaves no way on
   std::vector<std::chrono::steady_clock::time_point> pushed = {};  // when the engine had each event of it
   // Nothing to tell a client.
   bool empty() const { return parts.empty() && tokens.empty() && finish == engine::FinishReason::none; }

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::chrono::seconds kSwallow{2};         // what a refused client still sends is taken for so long
 constexpr std::chrono::milliseconds kGoodbye{500};  // for the end of TLS
+constexpr size_t kUnread = 256 << 10;  // bytes of a connection that are no part of a body yet: else chunks without an end would fill memory
 
 std::vector<KeyLimits> limits_of_keys(const ServerOptions& o) {
   std::vector<KeyLimits> all;
@@ -60,6 +61,7 @@ asio::awaitable<void> Server::State::accept() {
     socket.set_option(tcp::no_delay(true), ignored);
     socket.set_option(asio::socket_base::send_buffer_size(options.limits.send_buffer_bytes), ignored);
     connections.emplace_back(std::move(socket), tls ? &*tls : nullptr, io);
+    connections.back().buffer.max_size(options.limits.header_bytes + kUnread);
     asio::co_spawn(io, serve(std::prev(connections.end())), asio::detached);
   }
 }
@@ -163,7 +165,7 @@ asio::awaitable<Next> Server::State::read(Connection& c, Asked* asked) {
   asked->request.base() = parser.get().base();
   find(c, asked);
   if (auto response = gate(c, *asked)) {
-    c.unread = !parser.is_done();
+    c.unread = c.unread || !parser.is_done();
     if (c.unread) response->keep_alive(false);
     const bool more = co_await send(c, *response);
     co_return more ? Next::read : Next::close;
@@ -199,6 +201,7 @@ asio::awaitable<Next> Server::State::refuse(Connection& c, const HttpRequest& so
   if (bad == asio::error::no_buffer_space)
     why = {.status = 503, .message = "too many bytes of other requests are being read; try again later", .retry_after_s = 1};
   else if (bad == http::error::body_limit) why = {413, fmt::format("the body exceeds {} bytes", l.body_bytes), {}, {}};
+  else if (bad == http::error::buffer_overflow) why = {400, "what stands around the chunks of the body is too long", {}, {}};
   else if (bad == http::error::header_limit) why = {431, fmt::format("the header exceeds {} bytes", l.header_bytes), {}, {}};
   else if (bad.category() == http::make_error_code(http::error::bad_method).category() && bad != http::error::end_of_stream &&
            bad != http::error::partial_message)

@@ -255,7 +255,11 @@ asio::awaitable<bool> Server::State::send_head(Connection& c, const HttpRequest&
 }
 
 // Why a generation ended that gave no answer.
-Refusal why_failed(const Delta& delta) {
+Refusal why_failed(const Request& request, const Delta& delta) {
+  if (delta.barred) {  // a grammar without a way on, or min_tokens where it has ended
+    const std::string& field = request.output.field;
+    return {400, field.empty() ? delta.error : fmt::format("{}: {}", field, delta.error), field, {}};
+  }
   if (delta.late) return {504, fmt::format("timeout: {}", delta.error), "timeout", "timeout"};
   const bool stopped = delta.finish == engine::FinishReason::cancelled;
   return {stopped ? 503 : 500, stopped ? "the server is stopping" : delta.error, {}, {}};
@@ -288,7 +292,7 @@ asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& requ
       const bool cancelled = delta.finish == engine::FinishReason::cancelled;
       if (cancelled && c.bell->cancel && !c.bell->abort) std::get<ResponsesAnswer>(answer).cancelled();  // nothing else is cancelled by name
       else if (cancelled || delta.finish == engine::FinishReason::error) {
-        const Refusal why = why_failed(delta);
+        const Refusal why = why_failed(generation.request(), delta);
         generation.cancel();
         settle(c, generation);
         say([&](auto& a) { return a.add(delta); });

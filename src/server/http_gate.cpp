@@ -110,6 +110,12 @@ std::optional<HttpResponse> Server::State::gate(Connection& c, const Asked& aske
   };
   if (static_cast<size_t>(std::distance(r.begin(), r.end())) > options.limits.headers)
     return no({431, fmt::format("the header has more than {} fields", options.limits.headers), {}, {}}, "header_fields");
+  // Its body has no end that is known here, so what follows must not be taken for a request (RFC 9112, 6.1).
+  const auto coding = r[http::field::transfer_encoding];
+  if (r.count(http::field::transfer_encoding) > 1 || (!coding.empty() && !beast::iequals(coding, "chunked"))) {
+    c.unread = true;
+    return no({400, "a body may come with a Content-Length or in chunks; no other Transfer-Encoding is known", {}, {}}, "");
+  }
   if (c.visit.route == "/") return {};  // the page holds no secret, and asks for the key
   if (known && r.method() == http::verb::options && !r[http::field::access_control_request_method].empty()) return preflight(r, keep);
   // A form of any page in the user's browser could reach a server on this machine; the browser says so.
