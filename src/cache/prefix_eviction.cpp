@@ -100,9 +100,9 @@ void PrefixIndex::remove_subtree(int32_t node) {
 
 // Of the host or the disk. Moves nodes that cannot go to the back: they are in use.
 template <class F>
-bool PrefixIndex::any_of_tier(Tier tier, F&& evict) {
-  for (auto* lists : {&useless_, &others_}) {
-    NodeList& list = (*lists)[index_of(tier)];
+bool PrefixIndex::any_of(std::span<NodeList* const> lists, F&& evict) {
+  for (NodeList* l : lists) {
+    NodeList& list = *l;
     const int64_t most = std::min<int64_t>(list.size(), kMostTried);
     for (int64_t tried = 0; tried < most && list.front() != kNone; ++tried) {
       const int32_t node = list.front();
@@ -315,9 +315,11 @@ bool PrefixIndex::write_to_disk(int32_t node, RecordKind kind) {
 // One record of the host goes, to disk if it is not there and has room, else away.
 bool PrefixIndex::evict_host(RecordKind kind) {
   const bool page = kind == RecordKind::page;
-  return any_of_tier(Tier::host, [&](int32_t node) {
+  NodeList* const snapshots[] = {&host_snapshots_};
+  const auto pages = of_tier(Tier::host);
+  return any_of(page ? std::span<NodeList* const>(pages) : std::span<NodeList* const>(snapshots), [&](int32_t node) {
     Node& n = at(node);
-    if (page ? n.page.host.value < 0 : n.snapshot.host.value < 0) return false;
+    if (page && n.page.host.value < 0) return false;
     if (!n.useless() && !(page ? n.page.disk : n.snapshot.disk)) copy_to_disk(node, kind);
     return drop(node, Tier::host, kind);
   });
@@ -325,7 +327,7 @@ bool PrefixIndex::evict_host(RecordKind kind) {
 
 bool PrefixIndex::room_on_disk(RecordKind kind) {
   while (!lower_.disk->room_for(kind))
-    if (!any_of_tier(Tier::disk, [&](int32_t node) {
+    if (!any_of(of_tier(Tier::disk), [&](int32_t node) {
           if (at(node).snapshot.disk) return drop(node, Tier::disk, RecordKind::snapshot);
           return drop(node, Tier::disk, RecordKind::page);
         }))

@@ -210,6 +210,7 @@ void PrefixIndex::use(int32_t node) {
     for (auto* lists : {&useless_, &others_})
       for (NodeList& l : *lists)
         if (l.contains(i)) l.push(i);
+    if (host_snapshots_.contains(i)) host_snapshots_.push(i);
   }
 }
 
@@ -231,6 +232,8 @@ void PrefixIndex::classify(int32_t node) {
     if (!here) wanted.erase(node);
     else if (!wanted.contains(node)) wanted.push(node);
   }
+  if (n.snapshot.host.value < 0) host_snapshots_.erase(node);
+  else if (!host_snapshots_.contains(node)) host_snapshots_.push(node);
 }
 
 void PrefixIndex::pin(std::span<const int32_t> nodes) {
@@ -352,7 +355,8 @@ void PrefixIndex::count_references(std::span<int32_t> pages, std::span<int32_t> 
 
 int64_t PrefixIndex::memory_bytes() const {
   constexpr int64_t kHashed = 64;  // of a node in by_key_, about
-  return gone_.bytes() + static_cast<int64_t>(nodes_.capacity() * (sizeof(Node) + 2 * kTiers * 12)) + (live_ - 1) * (page_tokens_ * 4 + kHashed);
+  return gone_.bytes() + static_cast<int64_t>(nodes_.capacity() * (sizeof(Node) + (2 * kTiers + 1) * 12)) +
+         (live_ - 1) * (page_tokens_ * 4 + kHashed);
 }
 
 void PrefixIndex::check_integrity() const {
@@ -375,6 +379,7 @@ void PrefixIndex::check_integrity() const {
     check(n.pins == 0 || n.parent == 0 || at(n.parent).pins >= n.pins, "a pinned page behind one that is not");
     check(n.page.device.value < 0 || pages_.references(n.page.device) > 0, "the index holds a free page");
     check(n.snapshot.device.value < 0 || states_.references(n.snapshot.device) > 0, "the index holds a free state");
+    check(host_snapshots_.contains(id) == n.snapshot.in(Tier::host), "a snapshot of the host is listed wrongly");
     check(ranked_.contains({n.worth, id}) == (n.snapshot.device.value >= 0), "a snapshot is not ranked");
     for (int t = 0; t < kTiers; ++t) {
       const Tier tier = static_cast<Tier>(t);

@@ -199,8 +199,9 @@ class PrefixIndex {
   bool room_on_disk(RecordKind kind);
   bool drop(int32_t node, Tier tier, RecordKind kind);  // false: it is the last copy of a page that others are behind
   bool has(const Node& n, Tier t) const { return t == Tier::device ? n.page.in(t) : n.page.in(t) || n.snapshot.in(t); }
+  std::array<NodeList*, 2> of_tier(Tier t) { return {&useless_[static_cast<size_t>(t)], &others_[static_cast<size_t>(t)]}; }
   template <class F>
-  bool any_of_tier(Tier tier, F&& evict);  // the first of a tier in order of uselessness and age for which evict is true
+  bool any_of(std::span<NodeList* const> lists, F&& evict);  // the first of them in order for which evict is true
 
   PagePool& pages_;
   StatePool& states_;
@@ -211,6 +212,7 @@ class PrefixIndex {
   std::vector<int32_t> free_;
   std::unordered_multimap<PrefixKey, int32_t, PrefixKeyHash> by_key_;
   std::array<NodeList, kTiers> useless_, others_;                     // nodes of each tier, by age
+  NodeList host_snapshots_;                                           // nodes with a snapshot there, by age
   std::set<std::pair<double, int32_t>> ranked_;                       // nodes with a snapshot on the device, by worth
   std::unordered_map<PrefixKey, int64_t, PrefixKeyHash> beginnings_;  // first pages without their salts
   RecentKeys gone_;                                                   // pages that were evicted, to tell why a match was short

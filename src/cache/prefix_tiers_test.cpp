@@ -238,6 +238,49 @@ PrefixIndex::Counts agree(uint64_t seed, const Sizes& sizes, int runs, int opera
   return sum;
 }
 
+// Long paths with a state at their ends: the host takes each new state, and the one used longest ago makes way, however many pages
+// without a state are older still.
+TEST(PrefixTiers, TheHostsOldestStateIsFoundBehindManyPages) {
+  constexpr int64_t kPages = 400, kPaths = 6;
+  PagePool pages(kPages + 8);
+  StatePool states(1);
+  const RecordMover nothing{.page_bytes = 0,
+                            .state_bytes = 0,
+                            .read_page = [](PageId, std::span<std::byte>) {},
+                            .write_page = [](PageId, std::span<const std::byte>) {},
+                            .read_state = [](StateId, std::span<std::byte>) {},
+                            .write_state = [](StateId, std::span<const std::byte>) {}};
+  HostStore host({}, kPages * kPaths, 2, nothing);
+  PrefixIndex index(pages, states, kPage, {&host, nullptr, nothing});
+  const auto path = [](int64_t i) {
+    Tokens t(kPages * kPage, 7);
+    t[0] = static_cast<int32_t>(i);
+    return t;
+  };
+  for (int64_t i = 0; i < kPaths; ++i) {
+    std::vector<PageId> own;
+    std::vector<StateId> state;
+    ASSERT_TRUE(index.free_pages(kPages) && pages.take(kPages, &own));
+    ASSERT_TRUE(index.free_states(1) && states.take(1, &state));
+    index.insert(path(i), 0, own);
+    ASSERT_TRUE(index.keep(path(i), 0, state[0], TokenPos(kPages * kPage)));
+    pages.release(own);
+    states.release(state[0]);
+    index.check_integrity();
+  }
+  for (int64_t i = 0; i < kPaths; ++i) {
+    Tokens prompt = path(i);
+    prompt.push_back(1);
+    Match m = index.match(prompt, 0);
+    EXPECT_EQ(m.tokens, i < kPaths - 3 ? 0 : kPages * kPage) << "path " << i;
+    if (!m.nodes.empty()) index.unpin(m.nodes);
+    std::erase(m.pages, PageId(-1));
+    pages.release(m.pages);
+    if (m.snapshot.value >= 0) states.release(m.snapshot);
+  }
+  EXPECT_EQ(index.counts().evicted_pages, 0);
+}
+
 TEST(PrefixTiers, WithAHostAgreeWithAMap) {
   const auto c = agree(1, {.pages = 16, .states = 5, .host_pages = 25, .host_states = 6, .disk_pages = 0}, 2, 20000);
   EXPECT_GT(c.hits, 5000);
