@@ -83,7 +83,8 @@ std::vector<bool> reached(const std::vector<DiskScan::Own>& records) {
   return keep;
 }
 
-// Which of records, parents first and all reached, fit into limit_bytes: those used last, with the pages before them.
+// Which of records, parents first and all reached, fit into limit_bytes: snapshots used last, with the pages before them, and then
+// other pages likewise, with which nobody can begin yet.
 std::vector<bool> within(const std::vector<DiskScan::Own>& records, const DiskFormat& format, int64_t limit_bytes) {
   PageAt pages;
   std::vector<int64_t> used_s(records.size());
@@ -91,18 +92,25 @@ std::vector<bool> within(const std::vector<DiskScan::Own>& records, const DiskFo
     used_s[i] = records[i].record.used_s;
     if (records[i].record.kind == RecordKind::page) pages.emplace(records[i].record.key, i);
   }
-  for (size_t i = records.size(); i-- > 0;)  // a page is as young as the youngest behind it
-    if (const size_t a = above(records, pages, records[i].record); a != kRoot) used_s[a] = std::max(used_s[a], used_s[i]);
+  std::vector<size_t> up(records.size());
+  for (size_t i = records.size(); i-- > 0;) {  // a page is as young as the youngest behind it
+    up[i] = above(records, pages, records[i].record);
+    if (up[i] != kRoot) used_s[up[i]] = std::max(used_s[up[i]], used_s[i]);
+  }
   std::vector<size_t> order(records.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, [&](size_t a, size_t b) { return used_s[a] > used_s[b]; });  // parents stay first
   std::vector<bool> keep(records.size());
   int64_t bytes = 0;
-  for (size_t i : order) {
-    bytes += format.file_bytes(records[i].record.kind);
-    if (bytes > limit_bytes) break;
-    keep[i] = true;
-  }
+  for (RecordKind kind : {RecordKind::snapshot, RecordKind::page})
+    for (size_t i : order) {
+      if (records[i].record.kind != kind) continue;
+      int64_t more = 0;
+      for (size_t a = i; a != kRoot && !keep[a]; a = up[a]) more += format.file_bytes(records[a].record.kind);
+      if (bytes + more > limit_bytes) continue;
+      bytes += more;
+      for (size_t a = i; a != kRoot && !keep[a]; a = up[a]) keep[a] = true;
+    }
   return keep;
 }
 

@@ -312,6 +312,26 @@ TEST(DiskTier, ALowerLimitKeepsWhatWasUsedLast) {
   EXPECT_EQ(folder.files().size(), 3u);
 }
 
+// All of one age, as a stop leaves them: pages that no snapshot is behind are of no use to anybody.
+TEST(DiskTier, ALowerLimitKeepsSnapshotsAndTheWaysToThem) {
+  const Folder folder;
+  const Tokens kXY{9, 9, 9, 9, 5, 5, 5, 5};
+  {
+    DiskTier tier(options(folder));
+    for (const auto& path : {kA, kAB, kABC, kX, kXY}) ASSERT_TRUE(write(tier, kPage, path));
+    for (const auto& path : {kABC, kXY}) ASSERT_TRUE(write(tier, kSnapshot, path));
+  }
+  for (const auto& path : {kA, kAB, kABC, kX, kXY}) folder.set_age(name_of(kPage, path), 100);
+  for (const auto& path : {kABC, kXY}) folder.set_age(name_of(kSnapshot, path), 100);
+  DiskOptions o = options(folder);
+  o.limit_bytes = 3 * 252 + 452;
+  DiskTier tier(o);
+  EXPECT_TRUE(tier.has(kPage, key_of(kX)) && tier.has(kPage, key_of(kXY)) && tier.has(kSnapshot, key_of(kXY)));
+  EXPECT_TRUE(tier.has(kPage, key_of(kA))) << "there is room for one more";
+  EXPECT_EQ(tier.counts().beyond_limit, 3);
+  EXPECT_EQ(tier.bytes(), o.limit_bytes);
+}
+
 TEST(DiskTier, AKeyIsWrittenOnce) {
   const Folder folder;
   DiskTier tier(options(folder));
