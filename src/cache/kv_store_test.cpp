@@ -119,7 +119,7 @@ void claim(TensorView v) {
           }
 }
 
-TEST(KvStore, NoTwoElementsShareAByteAndNoneLiesOutside) {
+TEST(KvStore, G16_NoTwoElementsShareAByteAndNoneLiesOutside) {
   for (IndexKeys keys : {IndexKeys::f32, IndexKeys::bf16, IndexKeys::fp8}) {
     for (int64_t page_tokens : {64, 128, 256}) {
       auto device = device::make_cpu({.threads = 1, .backend = device::Backend::ref});
@@ -246,7 +246,7 @@ TEST(KvStore, AModelWithoutAttentionLayersNeedsNoPageMemory) {
 }
 
 // Pages are counted in tokens, what the index keeps of them in states: 256 tokens are 64 states of four tokens, never 256.
-TEST(KvLayout, G10_PagesOfTokensHoldStates) {
+TEST(KvLayout, G10_G80_PagesOfTokensHoldStates) {
   for (int64_t kpool : {1, 4, 8, 16})
     for (int64_t page_tokens : {64, 128, 256}) {
       KvSpec s = published();

@@ -90,6 +90,32 @@ TEST(PrefixIndex, G72AShortMatchHasAReason) {
   EXPECT_EQ(w.index.counts().cuts[static_cast<size_t>(Cut::evicted)], 1);
 }
 
+// G-62: the state of a hit is the one that was kept at its end, whatever lengths others have.
+TEST(PrefixIndex, G62AHitHasTheStateOfItsOwnLength) {
+  World w;
+  w.compute(counting(12), {});
+  std::vector<StateId> kept;
+  ASSERT_TRUE(w.states.take(3, &kept));
+  for (int64_t i : {1, 2, 0}) {
+    const Tokens prefix = counting((i + 1) * kPage);
+    ASSERT_TRUE(w.index.keep(prefix, 0, kept[static_cast<size_t>(i)], TokenPos((i + 1) * kPage - 1)));
+  }
+  w.states.release(kept);
+  for (int64_t i : {0, 1, 2}) {
+    const Match m = w.match(counting((i + 1) * kPage + 1));
+    EXPECT_EQ(m.tokens, (i + 1) * kPage);
+    EXPECT_EQ(m.snapshot, kept[static_cast<size_t>(i)]);
+    EXPECT_EQ(m.folded, TokenPos(m.tokens - 1));
+  }
+}
+
+// G-70, G-71: one page and its state are a hit of one page. Nothing is taken off for drafts, and no other kind has a say.
+TEST(PrefixIndex, G70G71OnePageAndItsStateAreAHit) {
+  World w;
+  w.compute(counting(4), {4});
+  for (int64_t n : {5, 6, 7, 100}) EXPECT_EQ(w.match(counting(n)).tokens, 4) << n;
+}
+
 // G-73: two turns of 100 and more tokens whose states were kept at 64 and 96.
 TEST(PrefixIndex, G73ATruncatedMatchFallsBackToTheSnapshotBefore) {
   World w;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "two_layers.h"
@@ -52,6 +53,22 @@ TEST_P(SameTokensInProfile, WhateverTheCompanyAndTheCaches) {
   EXPECT_EQ(all.restarts, 2 * workloads);
   EXPECT_GE(all.cancelled, 2 * workloads);
   EXPECT_GE(all.file_faults, 2 * workloads);
+}
+
+// G-81: what is brought up from host and disk arrives though the last layer is a KDA layer, which has no pages.
+TEST(SameTokens, G81WithAKdaLayerLast) {
+  const std::unique_ptr<device::Device> device = device::make_cpu({.threads = 2});
+  weights::Config config = two_layers();
+  std::ranges::reverse(config.layers);
+  models::Glm5Next model(*device, config, {.profile = models::Profile::fast, .max_context = 512}, 7);
+  SameTokens harness(*device, model);
+  const std::string folder = ::testing::TempDir() + "same_tokens_kda_last";
+  Exercise all;
+  const Workload w = harness.draw({.seed = 1, .requests = 120, .folder = folder});
+  EXPECT_EQ(harness.serve(w, &all), "");
+  std::filesystem::remove_all(folder);
+  EXPECT_GT(all.host_hits, 0);
+  EXPECT_GT(all.disk_hits, 0);
 }
 
 }  // namespace

@@ -187,7 +187,7 @@ TEST(Conv, G63_RejectedRowsLeaveTheHistoryWhole) {
   });
 }
 
-TEST(ConvDeathTest, G20_AStateOutsideTheRing) {
+TEST(ConvDeathTest, G20_G22_AStateOutsideTheRing) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const Conv::Spec spec{DType::f32, DType::f32, 4, 4};
   const Tensor x = random_tensor(DType::f32, {1, 4}, 1), w = random_tensor(DType::f32, {4, 4}, 2);

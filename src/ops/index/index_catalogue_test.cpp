@@ -182,6 +182,18 @@ TEST(IndexDeathTest, G15_PagesOfAnotherLayoutAreRefused) {
                "another layout");
 }
 
+// Records that are padded are not written as if they were not.
+TEST(IndexDeathTest, G19_ARingOfPaddedRecordsIsRefused) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const Pages pages(1, 64, 64, 1);
+  const Step step({{0, 4, 1}}, pages);
+  const Cache cache(IndexKeys::f32, pages, 2, 1, 4, 4);
+  const Tensor rows = random_tensor(DType::f32, {4, 1}, 1), memory(DType::f32, {2 * 10});
+  TensorView padded(memory.view.data, DType::f32, {2, 4, 2, 1});
+  padded.stride[0] = 10;
+  EXPECT_DEATH(run_reference<IndexWrite>({IndexKeys::f32, DType::f32, 1, 4}, {cache.pages(), padded, rows, rows, rows, step.rows}), "operand ring");
+}
+
 TEST(Index, KernelsOfOneLayoutSaySo) {
   const Caps& caps = cpu_with(1).caps();
   for (const Kernel<IndexWrite>& k : kernels(IndexWrite{}, Cpu{}))
