@@ -101,9 +101,9 @@ KvSizes sizes_for(const KvLayout& layout, int64_t sequences, int64_t max_context
   const int64_t left = budget.device_bytes - state_bytes;
   const auto records = [&](int64_t bytes) { return one > 0 ? std::max<int64_t>(bytes, 0) / one : sequences + kMostSnapshots; };
   const bool given = budget.snapshot_bytes >= 0;
-  const int64_t kept = given ? records(std::min(budget.snapshot_bytes, left)) : 0;
-  const int64_t page_ends = std::min(sequences, records((left - kept * one) / (given ? 4 : 8)));
-  const int64_t snapshots = given ? kept : std::min(kMostSnapshots, records(left / 4) - page_ends);
+  const int64_t kept = given && budget.keeps ? records(std::min(budget.snapshot_bytes, left)) : 0;
+  const int64_t page_ends = !budget.keeps ? 0 : std::min(sequences, records((left - kept * one) / (given ? 4 : 8)));
+  const int64_t snapshots = given || !budget.keeps ? kept : std::min(kMostSnapshots, records(left / 4) - page_ends);
   const int64_t rest = left - (page_ends + snapshots) * one;
   const int64_t pages = layout.page_bytes > 0 ? std::min(wanted, rest / layout.page_bytes) : wanted;
   if (left < 0 || pages < 1)

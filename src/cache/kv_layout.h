@@ -53,6 +53,7 @@ struct KvBudget {
   int64_t device_bytes = 0;
   int64_t snapshot_bytes = -1;  // of states that are kept beyond those of running sequences; -1: what page ends leave of a quarter of the rest
   int64_t host_bytes = 0;
+  bool keeps = true;  // false: no state is kept behind its request, and neither page ends nor snapshots are planned
 };
 
 // States for `sequences` running at once, one more for the last page end of each, snapshots for later prompts, and as many pages

@@ -97,6 +97,10 @@ TEST(KvLayout, ABudgetHoldsStatesFirstAndThenPages) {
   EXPECT_EQ(sizes_for(l, 2, 1000, {.device_bytes = 1'000'000'000'000}).pages, 2 * 16);        // no more than they can use
   EXPECT_EQ(sizes_for(l, 2, 1000, {.device_bytes = 1'000'000'000'000}).states, 2 + 2 + 256);  // and no more than are worth it
   EXPECT_EQ(sizes_for(l, 2, 1000, {.device_bytes = 2 * one + 12 * one}).states, 2 + 3);       // a quarter of the rest
+  const KvSizes kept_nothing = sizes_for(l, 2, 1000, {.device_bytes = 2 * one + 12 * l.page_bytes, .keeps = false});
+  EXPECT_EQ(kept_nothing.pages, 12);
+  EXPECT_EQ(kept_nothing.states, 2);
+  EXPECT_EQ(kept_nothing.page_ends, 0);
   const std::string none = message_of([&] { sizes_for(l, 2, 1000, {.device_bytes = 2 * one + l.page_bytes - 1}); });
   EXPECT_NE(none.find("the states of 2 sequences take 0.372 GB"), std::string::npos) << none;
   EXPECT_NE(message_of([&] { sizes_for(l, 2, 1000, {.device_bytes = one}); }), "no error");

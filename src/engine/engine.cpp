@@ -84,9 +84,11 @@ cache::KvSizes plan_kv(const cache::KvLayout& layout, const EngineOptions& o, co
   if (o.kv_bytes == 0 && host >= all)
     throw error("--host-memory: {:.3f} GB leave nothing of the {:.3f} GB that there are for the KV cache; give it less, or more --memory",
                 static_cast<double>(host) * kGb, static_cast<double>(all) * kGb);
-  cache::KvSizes sizes =
-      cache::sizes_for(layout, o.max_sequences, o.max_context,
-                       {.device_bytes = o.kv_bytes > 0 ? o.kv_bytes : all - host, .snapshot_bytes = o.snapshot_bytes, .host_bytes = host});
+  cache::KvSizes sizes = cache::sizes_for(layout, o.max_sequences, o.max_context,
+                                          {.device_bytes = o.kv_bytes > 0 ? o.kv_bytes : all - host,
+                                           .snapshot_bytes = o.snapshot_bytes,
+                                           .host_bytes = host,
+                                           .keeps = o.reuse != Reuse::none});
   if (o.kv_pages > 0) sizes.pages = std::min(sizes.pages, o.kv_pages);
   if (o.kv_states > 0) sizes.states = std::clamp(o.kv_states, o.max_sequences, sizes.states);
   sizes.page_ends = std::min(sizes.page_ends, sizes.states - o.max_sequences);
