@@ -38,10 +38,10 @@ struct ModelFlags {
 enum class ModelArgument { required, optional };
 void add_model_flags(CLI::App& verb, ModelFlags& flags, ModelArgument argument);
 void add_context_flag(CLI::App& verb, ModelFlags& flags);  // chat, run, serve
-void add_reuse_flag(CLI::App& verb, ModelFlags& flags);    // chat, run, serve
+void add_reuse_flag(CLI::App& verb, ModelFlags& flags);    // chat, plan, run, serve
 void add_batch_flag(CLI::App& verb, ModelFlags& flags);    // plan, serve
 void add_memory_flags(CLI::App& verb, ModelFlags& flags);  // chat, plan, run, serve: the device's and the host's
-void add_cache_flags(CLI::App& verb, ModelFlags& flags);   // chat, run, serve: what is kept for later prompts
+void add_cache_flags(CLI::App& verb, ModelFlags& flags);   // chat, plan, run, serve: what is kept for later prompts
 void add_itl_flag(CLI::App& verb, ModelFlags& flags);      // serve
 
 // The device flags alone (devices, bench).

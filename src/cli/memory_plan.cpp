@@ -19,6 +19,7 @@ struct Planned {
   Planned(const PlannedModel& m, device::CpuOptions on, const models::Options& o) {
     on.plan_only = true;
     device = device::make_cpu(on);
+    device->forced = m.forced;
     if (m.checkpoint) model = std::make_unique<models::Glm5Next>(*device, *m.checkpoint, o);
     else model = std::make_unique<models::Glm5Next>(*device, *m.config, o, 1);
     layout.emplace(model->kv_spec(), model->options().page_tokens);

@@ -42,6 +42,7 @@ std::vector<std::string> text_of(const MemoryPlan& plan);
 struct PlannedModel {
   const weights::Checkpoint* checkpoint = nullptr;
   const weights::Config* config = nullptr;  // random weights of these shapes
+  device::ForcedKernels forced = {};
 };
 // The plan that an engine would have, made without allocating anything. Error if it does not fit: what is needed and given.
 Result<MemoryPlan> plan_memory(const PlannedModel& model, device::CpuOptions on, const models::Options& options, const engine::EngineOptions& engine);

@@ -27,7 +27,7 @@ struct PlanFlags {
 // The model of the flags; checkpoint and config stay where they are.
 class Subject {
  public:
-  explicit Subject(const PlanFlags& f) : flags_(f.model) {
+  explicit Subject(const PlanFlags& f) : flags_(f.model), forced_(forced_kernels(f.model)) {
     if (wants_shape(f.shape, f.model.model)) {
       config_ = glm_5_3_flash(f.shape.layers);
       name_ = fmt::format("{}, {} layers", f.shape.shape, f.shape.layers);
@@ -38,7 +38,9 @@ class Subject {
   }
   const std::string& name() const { return name_; }
   const weights::Config& config() const { return checkpoint_ ? checkpoint_->config() : *config_; }
-  PlannedModel model() const { return {.checkpoint = checkpoint_ ? &*checkpoint_ : nullptr, .config = checkpoint_ ? nullptr : &*config_}; }
+  PlannedModel model() const {
+    return {.checkpoint = checkpoint_ ? &*checkpoint_ : nullptr, .config = checkpoint_ ? nullptr : &*config_, .forced = forced_};
+  }
   const ModelFlags& flags() const { return flags_; }
   models::Options options(int64_t batch, int64_t context) const {
     models::Options o = model_options(flags_, config());
@@ -58,6 +60,7 @@ class Subject {
 
  private:
   const ModelFlags flags_;
+  const device::ForcedKernels forced_;
   std::string name_;
   std::optional<weights::Checkpoint> checkpoint_;
   std::optional<weights::Config> config_;
@@ -166,7 +169,9 @@ Run add_plan(CLI::App& program) {
   add_model_flags(*verb, flags->model, ModelArgument::optional);
   add_context_flag(*verb, flags->model);
   add_batch_flag(*verb, flags->model);
+  add_reuse_flag(*verb, flags->model);
   add_memory_flags(*verb, flags->model);
+  add_cache_flags(*verb, flags->model);
   add_shape_flags(*verb, flags->shape);
   verb->add_flag("--json", flags->json, "One JSON object instead of a table");
   verb->footer(

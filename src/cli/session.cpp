@@ -87,7 +87,7 @@ void Session::start(const Progress& progress, Bar shown) {
   engine::EngineOptions e = engine_options_;
   const auto start = std::chrono::steady_clock::now();
   if (!e.cache_dir.empty()) cache::check_folder(cache::real_files(), e.cache_dir);  // these two before minutes of loading
-  if (e.memory_bytes > 0) plan_memory({.checkpoint = &checkpoint_}, device_options(flags_), options_, e).or_throw();
+  if (e.memory_bytes > 0) plan_memory({.checkpoint = &checkpoint_, .forced = device_->forced}, device_options(flags_), options_, e).or_throw();
   {
     ProgressBar bar("loading " + name(), ProgressBar::Unit::bytes);
     const bool show = shown == Bar::shown;

@@ -295,8 +295,10 @@ def test_killed_servers_leave_whole_records_or_none(cached_server, tmp_path):
 
 
 def test_plan_is_what_serve_has(own_server, winnow, tmp_path):
-    flags = [MODEL, "--memory", "300MB", "--max-batch", "3", "--max-context", "2048", "--host-memory", "20MiB", "--snapshot-memory", "10MB"]
-    for more in ([], ["--weights", "map", "--profile", "exact"]):
+    flags = [MODEL, "--memory", "300MB", "--max-batch", "3", "--max-context", "2048", "--host-memory", "20MiB"]
+    snapshots = ["--snapshot-memory", "10MB"]
+    kept = ["--cache-dir", str(tmp_path / "cache"), "--cache-size", "1GB", "--snapshot-interval", "128", "--kernel", "linear=linear.cpu_avx2"]
+    for more in (snapshots, [*snapshots, "--weights", "map", "--profile", "exact"], ["--reuse", "none"], kept):
         planned = winnow("plan", *flags, *more)
         assert planned.returncode == 0 and planned.stderr == "", planned.stderr
         lines = [l for l in planned.stdout.split("\n\n")[0].splitlines()[1:]]
@@ -305,6 +307,8 @@ def test_plan_is_what_serve_has(own_server, winnow, tmp_path):
         logged = [l.split("memory: ")[1].rstrip() for l in log_of(server) if "memory: " in l]
         assert logged == lines and len(lines) >= 8, (logged, lines)
         plan = json.loads(winnow("plan", *flags, *more, "--json").stdout)
+        assert ("disk buffers" in plan["kinds"]) == (more == kept) and (plan["snapshots"] == 0) == (more == ["--reuse", "none"])
+        assert ("page ends" in plan["kinds"]) == (more != ["--reuse", "none"])
         assert plan["fits"] and plan["sum_bytes"] == sum(plan["kinds"].values()) <= plan["memory_bytes"] == 300_000_000
         assert plan["remaining_bytes"] == plan["memory_bytes"] - plan["sum_bytes"]
         assert plan["kinds"]["host tier"] <= 20 << 20 and plan["tokens"] == plan["pages"] * plan["page_tokens"] == 3 * 2048
@@ -342,6 +346,8 @@ def test_plan_of_what_does_not_fit(winnow):
     (["serve", "--max-itl-ms", "-1"], 2, ["--max-itl-ms"]),
     (["chat", "--max-itl-ms", "5"], 2, ["--max-itl-ms"]),
     (["plan", "--memory", "1XB"], 2, ["--memory"]),
+    (["plan", "--kernel", "linear=fast"], 2, ["--kernel", "linear.cpu_avx2"]),
+    (["plan", "--snapshot-interval", "100"], 2, ["--snapshot-interval", "128"]),
     (["plan", "--shape", "gpt-5"], 2, ["--shape", "glm-5.3-flash"]),
     (["plan", MODEL, "--shape", "glm-5.3-flash"], 2, ["--shape", "MODEL"]),
     (["plan", "/nonexistent"], 3, ["/nonexistent"]),
