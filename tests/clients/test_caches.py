@@ -183,7 +183,7 @@ def test_timeouts_end_requests(server):
 
 def test_a_lower_priority_number_goes_first(own_server):
     server = own_server("--max-batch", "1", "--log-level", "warn")
-    long = {"prompt": "Hello", "ignore_eos": True, "max_tokens": 250, "temperature": 0}
+    long = {"prompt": "Hello", "ignore_eos": True, "max_tokens": 800, "temperature": 0}
     alone = post(server, {**long, "cache_salt": "alone"}, "/v1/completions")[2]["choices"][0]["text"]
     order = []
 
@@ -194,7 +194,8 @@ def test_a_lower_priority_number_goes_first(own_server):
 
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         first = pool.submit(ask, "first", priority=5)
-        time.sleep(0.2)
+        while metrics(server)[("num_requests_running",)] < 1:
+            time.sleep(0.01)
         last = pool.submit(ask, "last", priority=7, max_tokens=4)
         urgent = pool.submit(ask, "urgent", priority=-1, max_tokens=4)
     assert order == ["urgent", "first", "last"]
