@@ -17,7 +17,9 @@ from test_http import metric, read_response, request, until
 ALL = os.environ.get("WINNOW_HOSTILE") == "all"
 MOST_GROWTH = 100 << 20  # bytes of resident memory between two passes
 # Paths, addresses, what a crash prints, names of types.
-TELLS = re.compile(rb"/(?:home|root|usr|tmp|work|proc|src|etc|opt|var|build)/|0x[0-9a-f]{6,}|\.(?:cpp|h|hpp|cc):\d+|std::|boost::|xgrammar|terminate called|what\(\)", re.I)
+TELLS = re.compile(
+    rb"/(?:home|root|usr|tmp|work|proc|src|etc|opt|var|build)/|0x[0-9a-f]{6,}|\.(?:cpp|h|hpp|cc):\d+|std::|boost::|xgrammar|terminate called|what\(\)",
+    re.I)
 
 
 def chosen(cases):
@@ -32,7 +34,8 @@ def resident(server):
 
 @pytest.fixture(scope="module")
 def server():
-    s = Server("--header-timeout", "2", "--body-timeout", "4", "--idle-timeout", "3", "--write-timeout", "5", "--max-batch", "4", "--log-level", "warn")
+    s = Server("--header-timeout", "2", "--body-timeout", "4", "--idle-timeout", "3", "--write-timeout", "5", "--max-batch", "4",
+               "--log-level", "warn")
     yield s
     assert s.process.poll() is None and s.stop() == 0
     s.reader.join(30)
@@ -137,7 +140,8 @@ def well(server):
         s.sendall(request("POST", hostile.CHAT, {"messages": hostile.SAY, "temperature": 0, "max_tokens": 4}))
         status, _, body = read_response(s)
     assert status == 200 and json.loads(body)["usage"]["completion_tokens"] > 0
-    until(lambda: metric(server, "num_requests_running") == 0 and metric(server, "num_requests_waiting") == 0 and metric(server, "kv_pages_held") == 0)
+    until(lambda: metric(server, "num_requests_running") == 0 and metric(server, "num_requests_waiting") == 0 and metric(
+        server, "kv_pages_held") == 0)
     assert metric(server, "kv_pages") - metric(server, "kv_pages_free") <= metric(server, "prefix_pages")
 
 

@@ -27,6 +27,7 @@ def http(method, path, body=None):
 
 
 class Server:
+
     def __init__(self, winnow, flags):
         self.process = subprocess.Popen([winnow, "serve", "--port", "0", "--log-level", "warn", *flags], stdout=subprocess.PIPE, text=True)
         self.port = int(re.search(r":(\d+)$", self.process.stdout.readline().strip())[1])
@@ -66,6 +67,7 @@ class Server:
 
 
 class Stream:
+
     def __init__(self, server, rng, number):
         self.responses = rng.random() < 0.5
         kind = rng.random()
@@ -79,7 +81,8 @@ class Stream:
         if self.responses:
             request = http("POST", "/v1/responses", {**common, "input": text, "max_output_tokens": tokens})
         else:
-            request = http("POST", "/v1/chat/completions", {**common, "messages": [{"role": "user", "content": text}], "max_tokens": tokens})
+            request = http("POST", "/v1/chat/completions",
+                           {**common, "messages": [{"role": "user", "content": text}], "max_tokens": tokens})
         self.socket = socket.create_connection(("127.0.0.1", server.port), 60)
         self.socket.sendall(request)
         self.socket.setblocking(False)
@@ -119,7 +122,10 @@ def run(server, streams, seconds):
     warm_up = seconds * WARM_UP
     while time.monotonic() - start < seconds + warm_up:
         if counted is None and time.monotonic() - start > warm_up:
-            counted = {"metrics": server.metrics(), "io": server.cpu_s("winnow-io"), "all": server.cpu_s(), "at": time.monotonic(), "resident": server.resident()}
+            counted = {
+                "metrics": server.metrics(), "io": server.cpu_s("winnow-io"), "all": server.cpu_s(), "at": time.monotonic(),
+                "resident": server.resident()
+            }
         for key, _ in selector.select(1):
             s = key.data
             data = s.socket.recv(1 << 16)
@@ -174,12 +180,21 @@ def main():
         took = after["at"] - before["at"]
         sent = after["metrics"]["winnow:event_delay_seconds_count"] - before["metrics"]["winnow:event_delay_seconds_count"]
         io = after["io"] - before["io"]
-        print(f"{a.streams} streams, {took:.0f} s: {ends['whole']} whole, {ends['cancelled']} cancelled, {ends['left']} left, {ends['refused']} refused")
-        print(f"sampled id to socket: p50 {quantile(before['metrics'], after['metrics'], 0.5) * 1e6:.0f} us, p99 {quantile(before['metrics'], after['metrics'], 0.99) * 1e6:.0f} us"
-              f" (target: 1000, wished: 150)")
-        print(f"{sent / took:.0f} events/s; the I/O thread was on a processor {100 * io / took:.1f} % of the time, the server {(after['all'] - before['all']) / took:.2f} processors")
-        print(f"output path: {sent / io:.0f} events/s a core, {1e6 * io / sent:.1f} us an event, requests and connections included (target: 100000)")
-        print(f"resident memory {server.resident() >> 20} MiB, {grown / (1 << 20):+.1f} since the warm-up; pages held: {m['winnow:kv_pages_held']:.0f}")
+        print(
+            f"{a.streams} streams, {took:.0f} s: {ends['whole']} whole, {ends['cancelled']} cancelled, {ends['left']} left, {ends['refused']} refused"
+        )
+        print(
+            f"sampled id to socket: p50 {quantile(before['metrics'], after['metrics'], 0.5) * 1e6:.0f} us, p99 {quantile(before['metrics'], after['metrics'], 0.99) * 1e6:.0f} us"
+            f" (target: 1000, wished: 150)")
+        print(
+            f"{sent / took:.0f} events/s; the I/O thread was on a processor {100 * io / took:.1f} % of the time, the server {(after['all'] - before['all']) / took:.2f} processors"
+        )
+        print(
+            f"output path: {sent / io:.0f} events/s a core, {1e6 * io / sent:.1f} us an event, requests and connections included (target: 100000)"
+        )
+        print(
+            f"resident memory {server.resident() >> 20} MiB, {grown / (1 << 20):+.1f} since the warm-up; pages held: {m['winnow:kv_pages_held']:.0f}"
+        )
         for f in faults[:10]:
             print(f"FAULT: {f}")
         server.process.send_signal(signal.SIGTERM)
