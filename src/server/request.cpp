@@ -391,6 +391,7 @@ void check_together(Reader& p, Apis api) {
   if ((api & (kChat | kAnthropic)) && !p.has_messages) p.fail("messages", "is missing");
   if ((api & kResponses) && !p.has_messages) p.fail("input", "is missing");
   if ((api & kTokenize) && p.has_messages == !r.prompts.empty()) p.fail("prompt", "give one of prompt and messages");
+  if ((api & kTokenize) && !p.has_messages && p.r.has_tools()) p.fail("tools", "needs messages");
   if ((api & kTokenize) && r.prompts.size() > 1) p.fail("prompt", "must be one string");
   if ((api & kCompletion) && r.prompts.empty()) p.fail("prompt", "is missing");
   if ((api & kDetokenize) && r.prompts.empty()) p.fail("tokens", "is missing");

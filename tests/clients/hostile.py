@@ -206,6 +206,7 @@ def message_cases():
                 "unknown field": {"role": "user", "content": "x", "\u0000": 1}, "role with NUL": {"role": "user\0", "content": "x"}
         }.items():
             yield Case(f"{path} message: {name}", path, lambda p=path, m=message: raw(p, "messages", dump([m])), param="messages[0]")
+    yield Case("tools for a prompt that is no conversation", TOKENIZE, lambda: dump({"prompt": "Hi", "tools": [tool()]}), param="tools")
     yield Case("100,000 items", RESPONSES, lambda: raw(RESPONSES, "input", dump(many)), param="input")
     yield Case("100,000 parts",
                CHAT,
