@@ -41,7 +41,7 @@ std::vector<double> steps(int64_t n) {
                      .bad_rows = {},
                      .folded_after = [](const models::SequenceRows& r) { return TokenPos((r.position.value + r.count - 1) / kKdaGroup * kKdaGroup); },
                      .vocab_size = 32},
-                    2048, n);
+                    2048, n, 0);
   for (int64_t i = 0; i < n; ++i) {
     engine::Request r;
     r.prompt = tokens(kPrompt, static_cast<int32_t>(i * 7919));

@@ -53,7 +53,8 @@ models::Options model_options(const ModelFlags& flags, const weights::Config& co
 }
 
 void set_batch(models::Options* o, int64_t batch) {
-  o->max_sequences = o->max_logit_rows = batch;
+  o->max_sequences = batch;
+  o->max_logit_rows = batch + kChunkGrid;                                           // of drawn tokens, and of a chunk of a prompt that is scored
   o->max_rows = std::max(models::Options{}.max_rows, round_up(batch, kChunkGrid));  // a step has a row for each
 }
 

@@ -26,6 +26,12 @@ void check_options(const EngineOptions& o, const models::Options& m) {
     throw error("chunk_grid is {}; profile {} needs a multiple of {}", o.chunk_grid, models::name_of(m.profile), kChunkGrid);
 }
 
+// Rows of a step whose logits the model has room for beside those of drawn tokens; 0 if that is too few for a chunk.
+int64_t scored_rows(const models::Glm5Next& model, const EngineOptions& o) {
+  const int64_t rows = model.options().max_logit_rows - o.max_sequences;
+  return rows >= o.chunk_grid ? rows : 0;
+}
+
 // Half of what the device has left. Mapped weights may be more than all of it, since the page cache gives way: they leave an
 // eighth.
 int64_t default_budget(const device::Device& device) {
@@ -100,7 +106,11 @@ struct Engine::Impl {
       : layout(model.kv_spec(), model.options().page_tokens),
         sizes(plan_kv(layout, o, device)),
         store(device, model.kv_spec(), layout, sizes),
-        limits{.vocab_size = model.config().vocab_size, .max_context = o.max_context, .pages = sizes.pages, .page_tokens = layout.page_tokens},
+        limits{.vocab_size = model.config().vocab_size,
+               .max_context = o.max_context,
+               .pages = sizes.pages,
+               .page_tokens = layout.page_tokens,
+               .scores_prompts = scored_rows(model, o) > 0},
         inbox(std::make_shared<Inbox>()),
         seed(hash_of(identity_of(model, layout, o))),
         mover{.page_bytes = store.page_bytes(),
@@ -122,6 +132,7 @@ struct Engine::Impl {
                                   SchedulerOptions{.max_batched_tokens = o.max_batched_tokens,
                                                    .max_sequences = o.max_sequences,
                                                    .page_tokens = layout.page_tokens,
+                                                   .scored_rows = scored_rows(model, o),
                                                    .chunk_grid = o.chunk_grid,
                                                    .reuse = o.reuse,
                                                    .snapshot_interval = o.snapshot_interval,

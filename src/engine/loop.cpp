@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 
 #include "engine/outbox.h"
 
@@ -37,7 +38,7 @@ Loop::Loop(Runner runner, const SchedulerOptions& options, const cache::KvSizes&
       pages_(sizes.pages),
       states_(sizes.states),
       scheduler_(options, pages_, states_),
-      step_(std::move(runner), options.max_batched_tokens, options.max_sequences),
+      step_(std::move(runner), options.max_batched_tokens, options.max_sequences, options.scored_rows),
       pace_(max_itl_s),
       on_step_(std::move(on_step)),
       inbox_(std::move(inbox)) {
@@ -121,12 +122,25 @@ void Loop::compute(std::span<const Chunk> chunks) {
     else chunks[i].sequence->unsound = true;
   int64_t row = 0;
   for (const Chunk& c : chunks) {
+    const int64_t rows = c.logit_rows();
     const bool samples = c.samples();
-    if (c.sequence->unsound) fail(*c.sequence, c);
-    else if (samples) deliver(*c.sequence, step_.logits(row));
-    row += samples;
+    if (c.sequence->unsound || !score(c, row)) fail(*c.sequence, c);
+    else if (samples) deliver(*c.sequence, step_.logits(row + rows - 1));
+    row += rows;
   }
   ++totals_.steps;
+}
+
+bool Loop::score(const Chunk& c, int64_t row) {
+  if (!c.scores()) return true;
+  Sequence& s = *c.sequence;
+  if (s.prompt_scores.empty()) s.prompt_scores.push_back({.token = s.tokens.front(), .logprob = std::numeric_limits<float>::quiet_NaN()});
+  const int64_t known = std::min(c.position.value + c.count, s.prompt_tokens - 1);  // rows behind which the prompt goes on
+  for (int64_t at = c.position.value; at < known; ++at, ++row) {
+    s.prompt_scores.push_back(ops::score(step_.logits(row), s.tokens[static_cast<size_t>(at) + 1], s.request.prompt_logprobs));
+    if (!s.prompt_scores.back().finite) return false;
+  }
+  return true;
 }
 
 // Draws the next token of a sequence and ends it if that was the last.
@@ -152,7 +166,10 @@ void Loop::deliver(Sequence& s, std::span<const float> logits) {
   } else {
     s.tokens.push_back(token);
     ++totals_.generated_tokens;
-    if (s.generated_tokens() == 1) s.first_token = Clock::now();
+    if (s.generated_tokens() == 1) {
+      s.first_token = Clock::now();
+      event.prompt = std::move(s.prompt_scores);
+    }
     const bool stops = !s.request.ignore_eos && std::ranges::find(s.request.stop_tokens, token) != s.request.stop_tokens.end();
     if (stops || (s.request.constraint && s.request.constraint->is_done())) event.finish = FinishReason::stop;
     else if (s.generated_tokens() == s.request.max_tokens) event.finish = FinishReason::length;

@@ -32,6 +32,7 @@ class Loop {
   void compute(std::span<const Chunk> chunks);
   void end_late();  // whose deadline has passed
   void deliver(Sequence& sequence, std::span<const float> logits);
+  bool score(const Chunk& chunk, int64_t row);        // its prompt tokens, of the logits from that row on; false: they are not finite
   void fail(Sequence& sequence, const Chunk& chunk);  // its rows are not finite
   void cancel(RequestId id);
   void end_all(FinishReason reason, const std::string& why);

@@ -87,11 +87,12 @@ class Toy {
       check(s.folded.value == (length == 0 ? 0 : (length - 1) / kKdaGroup * kKdaGroup), "toy: a wrong folded length");
       for (int64_t i = 0; i < s.count; ++i, ++length) slot(s, length) = b.tokens[static_cast<size_t>(row + i)];
       row += s.count;
-      if (next_logit == b.logit_rows.size() || b.logit_rows[next_logit] != row - 1) continue;
       std::vector<int32_t> seen;
       for (int64_t t = 0; t < length; ++t) seen.push_back(slot(s, t));
-      toy_logits(seen, std::span(logits_).subspan(next_logit * kVocab, kVocab));
-      ++next_logit;
+      for (; next_logit < b.logit_rows.size() && b.logit_rows[next_logit] < row; ++next_logit) {
+        const auto before = seen.size() - static_cast<size_t>(row - 1 - b.logit_rows[next_logit]);
+        toy_logits(std::span(seen).first(before), std::span(logits_).subspan(next_logit * kVocab, kVocab));
+      }
     }
     check(row == static_cast<int64_t>(b.tokens.size()) && next_logit == b.logit_rows.size(), "toy: rows are left over");
   }
@@ -305,6 +306,55 @@ TEST(Loop, BatchArraysStayWhereTheyAre) {
   for (Stream& s : streams) read(s);
   served.stop();
   EXPECT_EQ(seen.size(), 3u);
+}
+
+// What the toy's formula says of a prompt's tokens behind the first.
+void expect_scores(const Request& r, const std::vector<ops::Sampled>& scores) {
+  ASSERT_EQ(scores.size(), r.prompt.size());
+  EXPECT_EQ(scores[0].token, r.prompt[0]);
+  EXPECT_TRUE(std::isnan(scores[0].logprob) && scores[0].top.empty());
+  std::vector<float> logits(kVocab);
+  for (size_t i = 1; i < scores.size(); ++i) {
+    toy_logits(std::span(r.prompt).first(i), logits);
+    const ops::Sampled want = ops::score(logits, r.prompt[i], r.prompt_logprobs);
+    EXPECT_EQ(scores[i].token, r.prompt[i]);
+    EXPECT_EQ(scores[i].logprob, want.logprob);
+    EXPECT_EQ(scores[i].top, want.top);
+  }
+}
+
+TEST(Loop, PromptsAreScoredWhereTheyAreAskedFor) {
+  std::mt19937_64 random(6);
+  for (const auto& [pages, reuse] : {std::pair{200, Reuse::computed}, {200, Reuse::none}, {40, Reuse::prefilled}}) {
+    Served served({.max_batched_tokens = 128, .max_sequences = 5, .scored_rows = 64, .reuse = reuse}, pages, {}, 0, pages, 5);
+    std::vector<Request> requests;
+    for (int i = 0; i < 30; ++i) {
+      requests.push_back(request(i % 7 == 6 ? requests.back().prompt : random_prompt(random, 300), 1 + static_cast<int64_t>(random() % 20)));
+      requests.back().prompt_logprobs = i % 3 == 0 ? -1 : i % 4;
+      requests.back().priority = static_cast<int32_t>(random() % 3);
+    }
+    std::vector<Stream> streams;
+    for (const Request& r : requests) streams.push_back(served.submit(r));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Event first = streams[i].next();
+      if (requests[i].prompt_logprobs >= 0) expect_scores(requests[i], first.prompt);
+      else EXPECT_TRUE(first.prompt.empty());
+      std::vector<int32_t> tokens{first.sampled.token};
+      if (first.finish == FinishReason::none)
+        for (int32_t t : read(streams[i]).tokens) tokens.push_back(t);
+      EXPECT_EQ(tokens, expected(requests[i]));
+    }
+  }
+}
+
+TEST(Loop, APromptWhoseLogitsAreNoNumbersIsNotScored) {
+  Served served({.max_batched_tokens = 128, .max_sequences = 4, .scored_rows = 64});
+  Request r = request({1, 2, kPoison, 4, 5}, 5);
+  r.prompt_logprobs = 0;
+  const Answer a = answer_of(served, r);
+  EXPECT_EQ(a.finish, FinishReason::error);
+  EXPECT_TRUE(a.tokens.empty());
+  served.expect_all_free();
 }
 
 TEST(Loop, StopTokensEndARequestUnlessIgnored) {

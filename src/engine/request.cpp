@@ -52,6 +52,9 @@ std::optional<Error> refusal(const Request& r, const RequestLimits& l) {
     if (auto e = wrong_token("stop_tokens", t, l.vocab_size)) return e;
   if (r.min_tokens < 0 || r.min_tokens > r.max_tokens)
     return refuse(fmt::format("min_tokens is {}; it must be from 0 to max_tokens, {}", r.min_tokens, r.max_tokens));
+  if (r.prompt_logprobs < -1 || r.prompt_logprobs > l.vocab_size)
+    return refuse(fmt::format("prompt_logprobs is {}; it must be -1 (none) up to the size of the vocabulary", r.prompt_logprobs));
+  if (r.prompt_logprobs >= 0 && !l.scores_prompts) return refuse("prompt_logprobs: this engine has no room for the logits of prompts");
   return wrong_sampling(r.sampling, l.vocab_size);
 }
 

@@ -31,6 +31,7 @@ struct Request {
   int32_t priority = 0;                    // lower runs first, and takes the place of higher
   double deadline_s = 0;                   // from submit to the end, after which it ends with an error; 0: none
   std::shared_ptr<Constraint> constraint;  // of the answer; of this request alone. Null: none
+  int32_t prompt_logprobs = -1;            // >= 0: the prompt's tokens are scored, each with so many of the likeliest; it begins with nothing kept
   bool keep_logits = false;                // each event carries the step's logits row (winnow run --logits)
 };
 
@@ -40,6 +41,7 @@ struct RequestLimits {
   int64_t max_context = 0;  // prompt and output
   int64_t pages = 0;        // that the engine has in all
   int64_t page_tokens = 64;
+  bool scores_prompts = false;  // a step has room for the logits of a prompt's chunk
 };
 // Why a request can never run, naming the field and the numbers; nothing if it can.
 std::optional<Error> refusal(const Request& request, const RequestLimits& limits);
@@ -56,6 +58,8 @@ struct Event {
   bool barred = false;                             // with FinishReason::error: what the answer must be leaves no way on
   std::chrono::steady_clock::time_point pushed{};  // when the reader could have it
   std::vector<float> logits;                       // keep_logits only
+  // With the first token, where prompt_logprobs ask for it: the prompt's tokens. Nothing is known of the first one: its logprob is NaN.
+  std::vector<ops::Sampled> prompt = {};
 };
 
 // What a request began with of earlier ones.

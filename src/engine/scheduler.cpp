@@ -110,7 +110,7 @@ bool Scheduler::admit_first() {
   if (!swapped_.empty() && before(*swapped_.front(), s)) return false;
   const bool crowded = static_cast<int64_t>(running_.size()) >= options_.max_sequences;
   if (crowded && running_.back()->request.priority <= s.request.priority) return false;
-  reuse_.begin(s);
+  reuse_.begin(s, s.scored());
   if (fit(s, crowded)) return true;
   const bool below = s.restoring, alone = running_.empty() && swapped_.empty();
   reuse_.release(s);
@@ -254,19 +254,22 @@ std::span<const Chunk> Scheduler::plan(int64_t prefill_rows) {
   }
   if (!chunks_.empty()) rows_ = std::min(rows_, std::max(prefill_rows, options_.chunk_grid));
   bool prefilled = false, crowded_out = !prefills_.empty();
+  int64_t scored = options_.scored_rows;
   for (size_t i = 0; i < prefills_.size(); ++i) {
     Sequence& s = *prefills_[i];
     if (!s.running()) continue;  // preempted for one before it
-    int64_t count = chunk_rows(s, rows_);
+    const int64_t rows = s.scored() ? std::min(rows_, scored) : rows_;
+    int64_t count = chunk_rows(s, rows);
     crowded_out = crowded_out && count == 0;
     if (count > 0 && !grow(s, s.num_computed_tokens + count)) {
-      count = room_for(s, rows_);
+      count = room_for(s, rows);
       if (count > 0) check(grow(s, s.num_computed_tokens + count), "free pages cannot be taken");
     }
     if (count == 0) continue;
     if (!prefilled) service_ = std::max(service_, s.service);
     prefilled = true;
     s.service += count;
+    if (s.scored()) scored -= count;
     push(s, count);
   }
   prefill_crowded_out_ = crowded_out;

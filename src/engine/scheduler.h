@@ -37,6 +37,7 @@ struct SchedulerOptions {
   int64_t max_batched_tokens = 512;  // rows of a step: at least chunk_grid and max_sequences
   int64_t max_sequences = 16;        // running at once
   int64_t page_tokens = 64;
+  int64_t scored_rows = 0;          // of a step, whose prompt tokens are scored: a chunk_grid at least, or nobody asks for it
   int64_t chunk_grid = kChunkGrid;  // other values are for tests of profile exact, where any cut gives the same bits
   Reuse reuse = Reuse::none;
   int64_t snapshot_interval = 0;  // reuse.h
@@ -52,6 +53,9 @@ struct Chunk {
   bool decode() const { return position.value >= sequence->prompt_tokens; }
   // Its last row is the newest token's, whose logits give the next one.
   bool samples() const { return position.value + count == static_cast<int64_t>(sequence->tokens.size()); }
+  bool scores() const { return sequence->scored() && !decode(); }
+  // Of how many rows, the last ones, logits are wanted.
+  int64_t logit_rows() const { return scores() ? count : samples(); }
 };
 
 class Scheduler {

@@ -43,6 +43,8 @@ struct Sequence {
   cache::PrefixIndex::Cursor cursor;
   CachedPrefix cached;
 
+  std::vector<ops::Sampled> prompt_scores;  // of request.prompt_logprobs, as far as computed
+
   int64_t service = 0;   // of the scheduler's fair order of prefills, in rows
   bool unsound = false;  // rows of its last step are not finite
   std::shared_ptr<Outbox> outbox;
@@ -54,10 +56,12 @@ struct Sequence {
     tokens.reserve(static_cast<size_t>(worst_case_tokens()));
     pages.reserve(static_cast<size_t>(worst_case_pages(page_tokens)));
     swapped_pages.reserve(pages.capacity());
+    if (scored()) prompt_scores.reserve(tokens.size());
   }
   int64_t generated_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
   int64_t worst_case_tokens() const { return prompt_tokens + request.max_tokens; }
   int64_t worst_case_pages(int64_t page_tokens) const { return pages_for(worst_case_tokens(), page_tokens); }
+  bool scored() const { return request.prompt_logprobs >= 0; }
   bool prefilling() const { return num_computed_tokens < prompt_tokens; }
   bool running() const { return state.value >= 0; }
   bool swapped() const { return swapped_state.value >= 0; }

@@ -4,10 +4,11 @@
 
 namespace winnow::engine {
 
-Step::Step(Runner runner, int64_t max_rows, int64_t max_sequences) : runner_(std::move(runner)), max_rows_(static_cast<size_t>(max_rows)) {
+Step::Step(Runner runner, int64_t max_rows, int64_t max_sequences, int64_t max_scored_rows)
+    : runner_(std::move(runner)), max_rows_(static_cast<size_t>(max_rows)) {
   tokens_.reserve(max_rows_);
   sequences_.reserve(static_cast<size_t>(max_sequences));
-  logit_rows_.reserve(static_cast<size_t>(max_sequences));
+  logit_rows_.reserve(static_cast<size_t>(max_sequences + max_scored_rows));
   mask_.resize(static_cast<size_t>(ceil_div(runner_.vocab_size, 32)));
   workspace_.resize(static_cast<size_t>(2 * runner_.vocab_size));
 }
@@ -28,7 +29,7 @@ void Step::compute(std::span<const Chunk> chunks) {
                           .pages = s.pages,
                           .decode = c.decode()});
     tokens_.insert(tokens_.end(), first, first + c.count);
-    if (c.samples()) logit_rows_.push_back(static_cast<int32_t>(tokens_.size()) - 1);
+    for (int64_t i = c.logit_rows(); i > 0; --i) logit_rows_.push_back(static_cast<int32_t>(static_cast<int64_t>(tokens_.size()) - i));
   }
   check(tokens_.size() <= max_rows_, "a step has more rows than planned for");
 

@@ -24,13 +24,13 @@ struct Runner {
 
 class Step {
  public:
-  Step(Runner runner, int64_t max_rows, int64_t max_sequences);
+  Step(Runner runner, int64_t max_rows, int64_t max_sequences, int64_t max_scored_rows);
 
   // Runs the model on the chunks and marks their tokens as computed. Throws what the model throws.
   void compute(std::span<const Chunk> chunks);
   // Whether every row of the i-th chunk of the last compute() came out finite. If not, what it wrote must reach nobody.
   bool sound(int64_t i) const;
-  // The raw logits of the i-th chunk of the last compute() that samples.
+  // The i-th row of raw logits of the last compute(): each chunk has as many as it says.
   std::span<const float> logits(int64_t i) const;
   // The next token of a sequence, under its constraint, which is told of it. Stop tokens are masked as long as it is shorter than
   // min_tokens and any other may follow. Throws what the constraint throws.

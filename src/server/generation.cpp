@@ -65,6 +65,7 @@ std::variant<int64_t, Refusal> budget(const Request& r, const ModelFacts& facts,
                                           r.min_tokens > 1 ? fmt::format("min_tokens {}", r.min_tokens) : "an answer", facts.max_context),
                    .param = field,
                    .code = "context_length_exceeded"};
+  if (r.max_tokens == 0) return 1;  // the engine draws one, which is not shown
   if (!r.max_tokens) return r.is_conversation() ? room : std::min(room, std::max(kCompletionTokens, r.min_tokens));
   if (*r.max_tokens > room)
     return Refusal{.message = fmt::format("{}: {} tokens after a prompt of {} exceed the context of {}", r.max_tokens_field, *r.max_tokens, prompt,
@@ -84,6 +85,7 @@ engine::Request engine_request(const Request& r, const ModelFacts& facts, const 
   e.stop_tokens.insert(e.stop_tokens.end(), r.stop_tokens.begin(), r.stop_tokens.end());
   e.ignore_eos = r.ignore_eos;
   e.min_tokens = r.min_tokens;
+  if (r.echo) e.prompt_logprobs = r.sampling.logprobs;
   e.cache_salt = r.cache_salt;
   e.priority = r.priority;
   e.deadline_s = r.timeout_s;
@@ -191,7 +193,8 @@ std::variant<Generation, Refusal> Generation::start(Request request, const Servi
                                   .tools = tools,
                                   .one_call = !r.calls.parallel};
       const int64_t index = static_cast<int64_t>(g.choices_.size());
-      g.choices_.push_back({std::move(*stream), ChoiceText(index, services.tokenizer, std::move(options), r.min_tokens)});
+      g.choices_.push_back({std::move(*stream), ChoiceText(index, services.tokenizer, std::move(options), r.min_tokens),
+                            r.echo ? prompt.ids : std::vector<int32_t>()});
     }
   }
   return g;
@@ -201,7 +204,23 @@ void Generation::on_news(const std::function<void()>& wake) {
   for (Choice& c : choices_) c.stream.on_event(wake);
 }
 
+// The prompt before what was drawn behind it.
+void Generation::show_prompt(Choice& c, const engine::Event& event, Delta* delta) {
+  std::string text;
+  for (int32_t id : c.echo) text += services_->tokenizer.bytes(id);
+  text::push(&delta->parts, text::AnswerPart::Kind::content, std::move(text));
+  delta->tokens.insert(delta->tokens.end(), event.prompt.begin(), event.prompt.end());
+  c.echo.clear();
+}
+
 void Generation::take(Choice& c, const engine::Event& event, Delta* delta) {
+  if (!c.echo.empty() && event.sampled.token >= 0) show_prompt(c, event, delta);
+  if (request_.max_tokens == 0 && event.sampled.token >= 0) {
+    delta->choice = c.text.index();
+    delta->finish = engine::FinishReason::length;
+    c.done = true;
+    return;
+  }
   c.text.append(event, delta);
   c.done = delta->finish != engine::FinishReason::none;
   if (c.done && c.text.stopped()) c.stream.cancel();

@@ -95,9 +95,11 @@ class Generation {
   struct Choice {
     engine::Stream stream;
     ChoiceText text;
+    std::vector<int32_t> echo;  // the prompt, until it was shown
     bool done = false;
   };
   Generation(Request request, const Services& services) : request_(std::move(request)), services_(&services) {}
+  void show_prompt(Choice& choice, const engine::Event& event, Delta* delta);
   void take(Choice& choice, const engine::Event& event, Delta* delta);
   Request request_;
   const Services* services_;

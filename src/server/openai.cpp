@@ -1,6 +1,7 @@
 #include "server/openai.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/json_writer.h"
 #include "server/sse.h"
@@ -40,12 +41,16 @@ void write_text_logprobs(JsonWriter& w, const std::vector<ops::Sampled>& tokens,
   w.key("logprobs").begin_object().key("tokens").begin_array();
   for (const ops::Sampled& t : tokens) w.value(tokenizer.bytes(t.token));
   w.end_array().key("token_logprobs").begin_array();
-  for (const ops::Sampled& t : tokens) w.value(t.logprob);
+  for (const ops::Sampled& t : tokens) w.value(t.logprob);  // null of a prompt's first
   w.end_array().key("top_logprobs");
   if (top <= 0) w.null();
   else {
     w.begin_array();
     for (const ops::Sampled& t : tokens) {
+      if (std::isnan(t.logprob)) {
+        w.null();
+        continue;
+      }
       w.begin_object();
       for (const auto& [id, logprob] : t.top) w.field(tokenizer.bytes(id), logprob);
       w.end_object();

@@ -264,7 +264,7 @@ constexpr int64_t kMany = int64_t{1} << 40;
 
 // One of its names; two of them must agree.
 void read_max_tokens(Reader& p, string_view f, const json::value& v) {
-  const std::optional<int64_t> n = p.integer(f, v, 1, kMany);
+  const std::optional<int64_t> n = p.integer(f, v, p.r.api == Api::completion ? 0 : 1, kMany);
   if (p.r.max_tokens && n && *p.r.max_tokens != *n) p.fail(f, fmt::format("differs from {}; give one of them", p.r.max_tokens_field));
   p.r.max_tokens = n;
   p.r.max_tokens_field = f;
@@ -363,7 +363,7 @@ constexpr Field kFields[] = {
      [](Reader& p, string_view f, const json::value& v) { p.template_variables["add_generation_prompt"] = p.boolean(f, v); }},
     {"add_special_tokens", kTokenize, [](Reader& p, string_view f, const json::value& v) { p.boolean(f, v); }},  // there are none to add
     {"return_token_strs", kTokenize, [](Reader& p, string_view f, const json::value& v) { p.r.token_texts = p.boolean(f, v); }},
-    {"echo", kCompletion, must_be<false>},
+    {"echo", kCompletion, [](Reader& p, string_view f, const json::value& v) { p.r.echo = p.boolean(f, v); }},
     {"suffix", kCompletion, refuse},
 
     // They say who asks or how the provider files and caches it; the answer is the same without them.
@@ -397,6 +397,7 @@ void check_together(Reader& p, Apis api) {
   if ((api & kDetokenize) && r.prompts.empty()) p.fail("tokens", "is missing");
   if ((api & kMessages) && !r.max_tokens) p.fail("max_tokens", "is missing");
   if (r.max_tokens && r.min_tokens > *r.max_tokens) p.fail("min_tokens", fmt::format("is greater than {}", r.max_tokens_field));
+  if (r.max_tokens == 0 && !r.echo) p.fail(r.max_tokens_field, "must be at least 1 without echo: true");
   if (p.stream_options && !r.stream) p.fail("stream_options", "needs stream: true");
   if (p.best_of && *p.best_of != r.n) p.fail("best_of", "only the value of n is supported");
   if ((api & kCompletion) && r.n * static_cast<int64_t>(r.prompts.size()) > p.limits.choices)

@@ -58,10 +58,11 @@ struct Request {
   boost::json::object context;  // what the template sees; empty: there are prompts
   std::vector<Prompt> prompts;  // completion, tokenize, detokenize
   int64_t n = 1;
-  ops::Sampling sampling;  // seed drawn if none was given
-  std::optional<int64_t> max_tokens;
+  ops::Sampling sampling;             // seed drawn if none was given
+  std::optional<int64_t> max_tokens;  // 0, with echo only: the prompt alone
   int64_t min_tokens = 0;
   bool ignore_eos = false;
+  bool echo = false;  // the answer begins with the prompt
   std::vector<std::string> stop;
   std::vector<int32_t> stop_tokens;  // beside the model's own
   bool stream = false, include_usage = false;

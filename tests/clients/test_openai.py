@@ -252,6 +252,41 @@ def test_completion_logprobs(client):
     assert client.completions.create(**ask, logprobs=0).choices[0].logprobs.top_logprobs is None
 
 
+def test_echo_scores_the_prompt(client):
+    """what the model said of its own answer while it wrote it, it says of it in a prompt"""
+    import httpx
+
+    ids = lambda text: httpx.post(str(client.base_url).replace("/v1/", "/tokenize"), json={"prompt": text}).json()["tokens"]
+    ask = dict(model="winnow-tiny", temperature=0)
+    prompt = ids("Count: one two three four five six seven " * 30)  # several chunks
+    wrote = client.completions.create(prompt=prompt, max_tokens=40, logprobs=3, extra_body={"ignore_eos": True}, **ask).choices[0]
+    text = wrote.text
+    whole = prompt + ids(text)
+    assert len(whole) == len(prompt) + 40, "the text has other tokens than were drawn: take another prompt"
+    for again in range(2):
+        r = client.completions.create(prompt=whole, max_tokens=1, echo=True, logprobs=3, **ask)
+        c, scores = r.choices[0], r.choices[0].logprobs
+        assert r.usage.prompt_tokens == len(whole) and r.usage.completion_tokens == 1 and r.usage.prompt_tokens_details.cached_tokens == 0
+        assert c.text.startswith("Count: one two") and text in c.text and "".join(scores.tokens) == c.text
+        assert len(scores.token_logprobs) == len(scores.top_logprobs) == len(scores.text_offset) == len(whole) + 1
+        assert scores.token_logprobs[0] is None and scores.top_logprobs[0] is None and all(x <= 0 for x in scores.token_logprobs[1:])
+        assert scores.token_logprobs[len(prompt):-1] == pytest.approx(wrote.logprobs.token_logprobs, abs=0.02)
+        assert [set(t) for t in scores.top_logprobs[len(prompt):-1]] == [set(t) for t in wrote.logprobs.top_logprobs]
+    only = client.completions.create(prompt=whole, max_tokens=0, echo=True, logprobs=3, **ask)
+    assert only.usage.completion_tokens == 0 and only.choices[0].finish_reason == "length"
+    assert only.choices[0].logprobs.token_logprobs == scores.token_logprobs[:-1] and c.text.startswith(only.choices[0].text)
+    stream = list(client.completions.create(prompt=whole, max_tokens=5, echo=True, logprobs=3, stream=True, **ask))
+    five = client.completions.create(prompt=whole, max_tokens=5, echo=True, logprobs=3, **ask).choices[0]
+    assert "".join(e.choices[0].text for e in stream) == five.text
+    assert [x for e in stream for x in e.choices[0].logprobs.token_logprobs] == five.logprobs.token_logprobs
+    assert [x for e in stream for x in e.choices[0].logprobs.text_offset] == five.logprobs.text_offset
+    plain = client.completions.create(prompt="Hello there", max_tokens=3, echo=True, **ask).choices[0]
+    assert plain.text == "Hello there" + client.completions.create(prompt="Hello there", max_tokens=3, **ask).choices[0].text and plain.logprobs is None
+    two = client.completions.create(prompt=[whole, prompt[:3]], max_tokens=0, echo=True, logprobs=1, **ask).choices
+    assert [len(c.logprobs.tokens) for c in two] == [len(whole), 3]
+    assert refused(client.completions.create, prompt="Hello", max_tokens=0, **ask)["param"] == "max_tokens"
+
+
 def test_logit_bias(client):
     r = client.completions.create(model="winnow-tiny", prompt="Hello", temperature=0, max_tokens=4, logit_bias={"65": 100})
     assert len(set(r.choices[0].text)) == 1 and r.usage.completion_tokens == 4

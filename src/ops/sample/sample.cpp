@@ -240,6 +240,13 @@ class Draw {
   int32_t token_ = std::numeric_limits<int32_t>::max();
 };
 
+void add_logprobs(std::span<const float> logits, float largest, int32_t top, Sampled* s) {
+  const double log_sum = largest + std::log(total_weight(logits, largest, 1));
+  s->logprob = static_cast<float>(logits[static_cast<size_t>(s->token)] - log_sum);
+  for (const Candidate& c : best(logits, std::min(logits.size(), static_cast<size_t>(top))))
+    s->top.emplace_back(c.token, static_cast<float>(c.logit - log_sum));
+}
+
 int32_t choose(std::span<const float> x, const Sampling& p, float largest, TokenPos position) {
   if (largest == -kInfinity) return -1;
   const int32_t top = first_equal(x, largest);
@@ -268,11 +275,17 @@ Sampled sample(std::span<const float> logits, const Sampling& p, std::span<const
   } else {
     s.token = choose(logits, p, raw.largest, position);
   }
-  if (p.logprobs < 0 || s.token < 0) return s;
-  const double log_sum = raw.largest + std::log(total_weight(logits, raw.largest, 1));
-  s.logprob = static_cast<float>(logits[static_cast<size_t>(s.token)] - log_sum);
-  for (const Candidate& c : best(logits, std::min(logits.size(), static_cast<size_t>(p.logprobs))))
-    s.top.emplace_back(c.token, static_cast<float>(c.logit - log_sum));
+  if (p.logprobs >= 0 && s.token >= 0) add_logprobs(logits, raw.largest, p.logprobs, &s);
+  return s;
+}
+
+Sampled score(std::span<const float> logits, int32_t token, int32_t top) {
+  check(token >= 0 && static_cast<size_t>(token) < logits.size(), "score: token out of the vocabulary");
+  const Scan raw = scan(logits);
+  Sampled s{.finite = raw.finite};
+  if (!raw.finite) return s;
+  s.token = token;
+  add_logprobs(logits, raw.largest, top, &s);
   return s;
 }
 

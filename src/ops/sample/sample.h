@@ -45,6 +45,9 @@ struct Sampled {
 Sampled sample(std::span<const float> logits, const Sampling& p, std::span<const int32_t> prompt, std::span<const int32_t> generated,
                TokenPos position, std::span<const uint32_t> mask, std::vector<float>& workspace);
 
+// How likely `token` was, and the `top` most likely ones: what logprobs say of a token that was not drawn.
+Sampled score(std::span<const float> logits, int32_t token, int32_t top);
+
 // Philox4x32-10: ten rounds over a counter under a key.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 

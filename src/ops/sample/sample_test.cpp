@@ -313,6 +313,10 @@ TEST(Sample, LogprobsAreOfTheRawLogits) {
   EXPECT_LT(draw(x, {.logprobs = 0}).logprob, 0);
   EXPECT_EQ(draw(x, {.logprobs = -1}).logprob, 0);
   EXPECT_EQ(draw(x, {.logprobs = 80}).top.size(), 50u);
+  const Sampled other = score(x, 23, 5);
+  EXPECT_EQ(other.token, 23);
+  EXPECT_NEAR(other.logprob, logprob(23), 1e-5);
+  EXPECT_EQ(other.top, s.top);
   const Sampled ties = draw({2, 3, 2, 3}, {.temperature = 0, .logprobs = 3});
   EXPECT_EQ(ties.top[0].first, 1);
   EXPECT_EQ(ties.top[1].first, 3);
