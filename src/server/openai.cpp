@@ -21,9 +21,12 @@ void write_model(JsonWriter& w, const ModelFacts& f) {
   w.field("max_model_len", f.max_context).end_object();
 }
 
+JsonWriter& write_counts(JsonWriter& w, int64_t prompt, int64_t answer) {
+  return w.field("prompt_tokens", prompt).field("completion_tokens", answer).field("total_tokens", prompt + answer);
+}
+
 void write_usage(JsonWriter& w, const Usage& u) {
-  w.key("usage").begin_object().field("prompt_tokens", u.prompt_tokens).field("completion_tokens", u.completion_tokens);
-  w.field("total_tokens", u.prompt_tokens + u.completion_tokens);
+  write_counts(w.key("usage").begin_object(), u.prompt_tokens, u.completion_tokens);
   w.key("prompt_tokens_details").begin_object().field("cached_tokens", u.cached.tokens).end_object();
   w.key("completion_tokens_details").begin_object().field("reasoning_tokens", u.reasoning_tokens).end_object();
   write_winnow(w, u);
@@ -96,6 +99,7 @@ OpenAiAnswer::OpenAiAnswer(const Request& request, const text::Tokenizer& tokeni
     : chat_(request.api == Api::chat),
       logprobs_(request.sampling.logprobs),
       include_usage_(request.include_usage),
+      continuous_usage_(request.continuous_usage),
       tokenizer_(tokenizer),
       model_(std::move(model)),
       id_(id),
@@ -160,6 +164,7 @@ std::string OpenAiAnswer::events(const Delta& d) {
   const auto index = static_cast<size_t>(d.choice);
   Choice& c = choices_[index];
   const std::vector<Change> changes = c.answer.add(d);
+  drawn_ += d.drawn;
   JsonWriter w;
   head(w, true);
   w.begin_object().field("index", index);
@@ -174,7 +179,8 @@ std::string OpenAiAnswer::events(const Delta& d) {
   }
   write_finish(w, c);
   w.end_object().end_array();
-  if (include_usage_) w.key("usage").null();
+  if (continuous_usage_) write_counts(w.key("usage").begin_object(), prompt_tokens_, drawn_).end_object();
+  else if (include_usage_) w.key("usage").null();
   return sse_event(w.end_object().take());
 }
 

@@ -20,7 +20,10 @@ class OpenAiAnswer {
  public:
   OpenAiAnswer(const Request& request, const text::Tokenizer& tokenizer, std::string model, const std::string& id, int64_t created);
   std::string head() const { return {}; }
-  std::string begin(const Usage&) const { return {}; }
+  std::string begin(const Usage& usage) {
+    prompt_tokens_ = usage.prompt_tokens;
+    return {};
+  }
   void add(const Delta& delta) { choices_[static_cast<size_t>(delta.choice)].answer.add(delta); }
   std::string events(const Delta& delta);  // adds it, too
   std::string end(const Usage& usage) const;
@@ -40,7 +43,8 @@ class OpenAiAnswer {
   std::string call_id(size_t choice, size_t block) const;
   const bool chat_;
   const int32_t logprobs_;
-  const bool include_usage_;
+  const bool include_usage_, continuous_usage_;
+  int64_t prompt_tokens_ = 0, drawn_ = 0;
   const text::Tokenizer& tokenizer_;
   const std::string model_, id_;  // the id without the prefix
   const int64_t created_;
