@@ -26,7 +26,8 @@ struct Change {
   enum class What : uint8_t { opened, grew, closed };
   What what;
   size_t block;
-  std::string text = {};  // by which it grew
+  std::string text = {};                  // by which it grew
+  std::vector<ops::Sampled> tokens = {};  // that this text is made of, where they are told apart
 };
 
 class ChoiceAnswer {

@@ -250,7 +250,7 @@ TEST_F(AnswerTest, MessagesSayWhyTheyStopped) {
 TEST_F(AnswerTest, ResponsesStreamWhatTheWholeSays) {
   for (uint32_t seed = 0; seed < 50; ++seed) {
     const std::vector<Delta> deltas = cut(kAll, FinishReason::stop, seed);
-    const ResponsesAnswer answer(request(Api::responses), "tiny", "i", 7);
+    const ResponsesAnswer answer(request(Api::responses), tokenizer_, "tiny", "i", 7);
     const std::vector<Event> events = streamed(answer, deltas, usage_);
     json::array items;
     std::string text;
@@ -284,7 +284,7 @@ TEST_F(AnswerTest, ResponsesStreamWhatTheWholeSays) {
 }
 
 TEST_F(AnswerTest, ResponsesSayHowTheyEnded) {
-  ResponsesAnswer a(request(Api::responses), "tiny", "i", 7);
+  ResponsesAnswer a(request(Api::responses), tokenizer_, "tiny", "i", 7);
   EXPECT_EQ(json::parse(a.record(nullptr).json).at("status").as_string(), "in_progress");
   EXPECT_TRUE(a.record(nullptr).messages.empty());
   a.add({.parts = {{Part::content, "x"}}, .finish = FinishReason::length});
@@ -294,12 +294,12 @@ TEST_F(AnswerTest, ResponsesSayHowTheyEnded) {
   EXPECT_EQ(v.at("output").at(0).at("status").as_string(), "incomplete");
   EXPECT_TRUE(events_of(a.end(usage_)).at(0).name == "response.incomplete");
 
-  ResponsesAnswer failed(request(Api::responses), "tiny", "i", 7);
+  ResponsesAnswer failed(request(Api::responses), tokenizer_, "tiny", "i", 7);
   const Event e = events_of(failed.failed({500, "the engine is gone", "", ""})).at(0);
   EXPECT_EQ(e.name, "response.failed");
   EXPECT_EQ(e.data.at("response").at("error").at("message").as_string(), "the engine is gone");
 
-  ResponsesAnswer cancelled(request(Api::responses), "tiny", "i", 7);
+  ResponsesAnswer cancelled(request(Api::responses), tokenizer_, "tiny", "i", 7);
   cancelled.cancelled();
   cancelled.add({.parts = {{Part::content, "x"}}, .finish = FinishReason::cancelled});
   EXPECT_EQ(json::parse(cancelled.whole(usage_)).at("status").as_string(), "cancelled");
@@ -311,7 +311,7 @@ TEST_F(AnswerTest, ResponsesContinueEachOther) {
   Request first = request(Api::responses);
   first.responses.instructions = true;
   first.context["messages"] = json::array{{{"role", "system"}, {"content", "be kind"}}, {{"role", "user"}, {"content", "hi"}}};
-  ResponsesAnswer a(first, "tiny", "1", 7);
+  ResponsesAnswer a(first, tokenizer_, "tiny", "1", 7);
   store.put(a.id(), a.record(nullptr));
 
   Request second = request(Api::responses);

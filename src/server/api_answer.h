@@ -23,7 +23,7 @@ using ApiAnswer = std::variant<OpenAiAnswer, AnthropicAnswer, ResponsesAnswer>;
 // `id` has no prefix.
 inline ApiAnswer make_answer(const Request& r, const Services& s, const std::string& id, int64_t created) {
   if (r.api == Api::messages) return AnthropicAnswer(s.facts.name, id);
-  if (r.api == Api::responses) return ResponsesAnswer(r, s.facts.name, id, created);
+  if (r.api == Api::responses) return ResponsesAnswer(r, s.tokenizer, s.facts.name, id, created);
   return OpenAiAnswer(r, s.tokenizer, s.facts.name, id, created);
 }
 

@@ -151,7 +151,9 @@ void ChoiceText::append(const engine::Event& event, Delta* to) {
     ++to->drawn;
     to->tokens.push_back(event.sampled);
     if (reader_.in_reasoning()) ++reasoning_tokens_;
+    to->in_text = reader_.in_text();
     if (event.finish != engine::FinishReason::stop) show(reader_.append(event.sampled.token, tokens_ >= min_tokens_));  // a stop token has no text
+    to->in_text = to->in_text && reader_.in_text() && event.finish != engine::FinishReason::stop;
   }
   if (reader_.stopped()) {
     to->finish = engine::FinishReason::stop;
@@ -231,9 +233,15 @@ std::vector<Delta> Generation::poll() {
   for (Choice& c : choices_) {
     Delta delta;
     engine::Event event;
-    while (!c.done && c.stream.try_next(&event)) take(c, event, &delta);
-    if (request_.sampling.logprobs < 0) delta.tokens.clear();
-    if (!delta.empty() || delta.drawn > 0) news.push_back(std::move(delta));
+    const auto tell = [&] {
+      if (request_.sampling.logprobs < 0) delta.tokens.clear();
+      if (!delta.empty() || delta.drawn > 0) news.push_back(std::exchange(delta, {}));
+    };
+    while (!c.done && c.stream.try_next(&event)) {
+      take(c, event, &delta);
+      if (request_.responses.text_logprobs) tell();
+    }
+    tell();
   }
   return news;
 }

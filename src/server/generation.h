@@ -39,6 +39,7 @@ struct Delta {
   text::AnswerParts parts = {};
   std::vector<ops::Sampled> tokens = {};  // what was drawn, the stop token included; kept only where logprobs are asked for
   int64_t drawn = 0;                      // how many those were
+  bool in_text = false;                   // the newest of them is part of the answer's text
   engine::FinishReason finish = engine::FinishReason::none;
   std::string stop_string = {};                                    // with FinishReason::stop: the one that was found; empty: none was
   std::string error = {};                                          // with FinishReason::error and cancelled
@@ -83,7 +84,8 @@ class Generation {
   const Request& request() const { return request_; }
   // `wake` is called from the engine's thread when there may be news.
   void on_news(const std::function<void()>& wake);
-  // All news there is now, at most one delta a choice; one may be empty() and still have drawn tokens.
+  // All news there is now, at most one delta a choice, or a token where it matters which is in the text; one may be empty() and
+  // still have drawn tokens.
   std::vector<Delta> poll();
   bool done() const;
   void cancel();

@@ -273,6 +273,10 @@ void Server::State::stop() {
   acceptor.close(ignored);
   for (Connection& c : connections)
     if (!c.busy) c.stream.tcp().cancel();
+  for (const auto& b : background) {  // nobody could ask for it later
+    b->bell->abort = true;
+    b->bell->ring();
+  }
   drain.expires_after(options.limits.drain);
   drain.async_wait([this](error_code cancelled) {
     if (!cancelled) abort_all();

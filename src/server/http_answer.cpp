@@ -53,13 +53,40 @@ HttpResponse Server::State::at_once(const Connection& c, const HttpRequest& requ
           request, {404, fmt::format("model: there is no such model here; this server has '{}'", services().facts.name), "model", "model_not_found"},
           keep);
     case Does::get_response:
-      if (const auto found = responses.find(kept_id(c, match.id))) return respond(request, 200, found->json, keep);
-      return refused(request, unknown_response(match.id), keep);
+    case Does::input_items: return get_response(request, match, kept_id(c, match.id), keep);
     case Does::delete_response:
-      if (responses.erase(kept_id(c, match.id))) return respond(request, 200, deleted_json(match.id), keep);
-      return refused(request, unknown_response(match.id), keep);
+      if (!responses.erase(kept_id(c, match.id))) return refused(request, unknown_response(match.id), keep);
+      for (const auto& b : background) {
+        if (b->kept != kept_id(c, match.id)) continue;
+        b->bell->cancel = true;  // nobody can ask for it any more
+        b->bell->ring();
+      }
+      return respond(request, 200, deleted_json(match.id), keep);
     default: return refused(request, {500, "the route is known and has no answer", {}, {}}, keep);
   }
+}
+
+// A kept response, or what it was asked.
+HttpResponse Server::State::get_response(const HttpRequest& request, const Match& match, const std::string& kept, bool keep_alive) {
+  Query query;
+  if (const auto target = boost::urls::parse_origin_form(request.target()))
+    for (const auto& p : target->params()) query.emplace_back(std::string(p.key), std::string(p.value));
+  const auto found = responses.find(kept);
+  if (!found) return refused(request, unknown_response(match.id), keep_alive);
+  if (match.route->does == Does::get_response) {
+    for (const auto& [name, value] : query)
+      if ((name == "stream" && value == "true") || name == "starting_after")
+        return refused(
+            request,
+            {.message = fmt::format("{}: a kept response is not streamed again; ask for it until its status is neither queued nor in_progress", name),
+             .param = name,
+             .code = {}},
+            keep_alive);
+    return respond(request, 200, found->json, keep_alive);
+  }
+  std::variant<std::string, Refusal> page = input_items_json(*found, query);
+  if (const auto* refusal = std::get_if<Refusal>(&page)) return refused(request, *refusal, keep_alive);
+  return respond(request, 200, std::move(std::get<std::string>(page)), keep_alive);
 }
 
 asio::awaitable<bool> Server::State::answer(Connection& c, const Asked& asked) {
@@ -174,14 +201,59 @@ void Server::State::settle(Connection& c, const Generation& generation) {
 }
 
 // Keeps a response as it ended, unless it was deleted meanwhile. As with settle(): the client that has the last byte may ask for it.
-asio::awaitable<void> Server::State::keep(Connection& c, ApiAnswer& answer, const Generation& generation) {
-  auto* const response = std::get_if<ResponsesAnswer>(&answer);
-  if (!response) co_return;
-  const std::string kept = kept_id(c, response->id());
+asio::awaitable<void> Server::State::keep(const std::string& kept, const ResponsesAnswer& answer, const Generation& generation) {
   const Usage u = generation.usage();
-  auto put = [&] { responses.put(kept, response->record(&u)); };
-  if (response->stored() && responses.find(kept)) co_await aside(put);
+  auto put = [&] { responses.put(kept, answer.record(&u)); };
+  if (answer.stored() && responses.find(kept)) co_await aside(put);
   running_responses.erase(kept);
+}
+
+// Why a generation ended that gave no answer.
+Refusal why_failed(const Request& request, const Delta& delta) {
+  if (delta.barred) {  // a grammar without a way on, or min_tokens where it has ended
+    const std::string& field = request.output.field;
+    return {400, field.empty() ? delta.error : fmt::format("{}: {}", field, delta.error), field, {}};
+  }
+  if (delta.late) return {504, fmt::format("timeout: {}", delta.error), "timeout", "timeout"};
+  const bool stopped = delta.finish == engine::FinishReason::cancelled;
+  return {stopped ? 503 : 500, stopped ? "the server is stopping" : delta.error, {}, {}};
+}
+
+// The life of a background response.
+asio::awaitable<void> Server::State::work_on(std::shared_ptr<Background> b) {
+  try {
+    co_await finish(*b);
+  } catch (const std::exception& e) {  // out of memory and the like
+    spdlog::error("background response: {}", e.what());
+    running_responses.erase(b->kept);
+  }
+  std::erase(background, b);
+  check_finished();
+}
+
+asio::awaitable<void> Server::State::finish(Background& b) {
+  RequestMetrics seen(*metrics, b.generation, b.received);
+  bool begun = false;
+  while (!b.generation.done()) {
+    co_await b.bell->wait(kForever);
+    if (b.bell->abort || b.bell->cancel) b.generation.cancel();
+    const std::vector<Delta> news = b.generation.poll();
+    for (const Delta& delta : news) {
+      seen.see(delta);
+      const bool cancelled = delta.finish == engine::FinishReason::cancelled;
+      if (cancelled && b.bell->cancel) b.answer.cancelled();
+      else if (cancelled || delta.finish == engine::FinishReason::error) b.answer.failed(why_failed(b.generation.request(), delta));
+      b.answer.add(delta);
+    }
+    if (begun || news.empty()) continue;
+    begun = true;
+    if (responses.find(b.kept)) responses.put(b.kept, b.answer.record(nullptr));  // no more queued
+  }
+  const Usage u = b.generation.usage();
+  b.place.spend(u.prompt_tokens + u.completion_tokens);
+  b.place = {};
+  if (!b.key.empty()) metrics->spent(b.key, u.prompt_tokens + u.completion_tokens);
+  co_await keep(b.kept, b.answer, b.generation);
 }
 
 asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& request, Api api) {
@@ -216,9 +288,21 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
   auto* const response = std::get_if<ResponsesAnswer>(&answer);
   const std::string kept = response ? kept_id(c, response->id()) : std::string();
   c.place.count(static_cast<int64_t>(generation.choices()));
+  const auto bell = response && response->background() ? std::make_shared<Bell>(io) : c.bell;
   if (response) {
-    running_responses[kept] = c.bell;
+    running_responses[kept] = bell;
     if (response->stored()) responses.put(kept, response->record(nullptr));
+  }
+  if (response && response->background()) {
+    HttpResponse queued = respond(request, 200, response->json(response->status(), nullptr), request.keep_alive() && !stopping);
+    const auto b =
+        std::make_shared<Background>(Background{std::move(generation), std::move(*response), std::move(c.place), bell, kept, c.visit.key, received});
+    background.push_back(b);
+    b->generation.on_news([bell] { bell->ring(); });
+    bell->abort = stopping;
+    bell->ring();
+    asio::co_spawn(io, work_on(b), asio::detached);
+    co_return co_await send(c, queued);
   }
   c.bell->gone = c.bell->cancel = false;
   c.bell->watched = true;
@@ -228,7 +312,7 @@ asio::awaitable<bool> Server::State::generate(Connection& c, const HttpRequest& 
   const bool more = co_await tell(c, request, generation, answer, received);
   if (response && running_responses.contains(kept)) {
     if (!generation.done()) response->cancelled();  // its client is gone
-    co_await keep(c, answer, generation);
+    co_await keep(kept, *response, generation);
   }
   co_await stop_watching(c);
   settle(c, generation);
@@ -254,17 +338,6 @@ asio::awaitable<bool> Server::State::send_head(Connection& c, const HttpRequest&
   co_return co_await send_text(c, first, chunked);
 }
 
-// Why a generation ended that gave no answer.
-Refusal why_failed(const Request& request, const Delta& delta) {
-  if (delta.barred) {  // a grammar without a way on, or min_tokens where it has ended
-    const std::string& field = request.output.field;
-    return {400, field.empty() ? delta.error : fmt::format("{}: {}", field, delta.error), field, {}};
-  }
-  if (delta.late) return {504, fmt::format("timeout: {}", delta.error), "timeout", "timeout"};
-  const bool stopped = delta.finish == engine::FinishReason::cancelled;
-  return {stopped ? 503 : 500, stopped ? "the server is stopping" : delta.error, {}, {}};
-}
-
 // Answers with a running generation, as a stream or as a whole. Leaves early, which cancels it, if the client is gone.
 asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& request, Generation& generation, ApiAnswer& answer,
                                           RequestMetrics::Clock::time_point received) {
@@ -287,7 +360,7 @@ asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& requ
     pushed.clear();
     for (Delta& delta : generation.poll()) {
       seen.see(delta);
-      if (delta.empty()) continue;
+      if (delta.empty() && !(generation.request().continuous_usage && delta.drawn > 0)) continue;
       pushed.insert(pushed.end(), delta.pushed.begin(), delta.pushed.end());
       const bool cancelled = delta.finish == engine::FinishReason::cancelled;
       if (cancelled && c.bell->cancel && !c.bell->abort) std::get<ResponsesAnswer>(answer).cancelled();  // nothing else is cancelled by name
@@ -295,13 +368,14 @@ asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& requ
         const Refusal why = why_failed(generation.request(), delta);
         generation.cancel();
         settle(c, generation);
-        say([&](auto& a) { return a.add(delta); });
+        say([&](auto& a) { a.add(delta); });
+        const std::string told = say([&](auto& a) { return a.failed(why); });
         if (!stream) {
           HttpResponse response = refused(request, why, false);
           if (delta.late) response.set("x-should-retry", "false");  // OpenAI's clients repeat a 504 unless told that its end was asked for
           co_return co_await send(c, response);
         }
-        events += say([&](auto& a) { return a.failed(why); });
+        events += told;
         co_await send_text(c, events, chunked);
         co_return false;
       }
@@ -314,7 +388,9 @@ asio::awaitable<bool> Server::State::tell(Connection& c, const HttpRequest& requ
     }
     if (generation.done()) {
       settle(c, generation);
-      co_await keep(c, answer, generation);
+      const auto* response = std::get_if<ResponsesAnswer>(&answer);
+      const std::string kept = response ? kept_id(c, response->id()) : "";
+      if (response) co_await keep(kept, *response, generation);
     }
     if (stream && !rang && events.empty()) events = kSsePing;
     if (generation.done() && stream) events += say([&](auto& a) { return a.end(generation.usage()); });

@@ -94,6 +94,17 @@ struct Asked {
   std::variant<Match, Refusal> found = Refusal{400, "the request target is no path", {}, {}};
 };
 
+// A response that nobody waits for. It holds what a connection would: a place, a bell.
+struct Background {
+  Generation generation;
+  ResponsesAnswer answer;
+  Quota::Place place;
+  std::shared_ptr<Bell> bell;
+  std::string kept;  // kept_id
+  std::string key;   // name of the API key
+  RequestMetrics::Clock::time_point received;
+};
+
 enum class Next : uint8_t { answer, read, close };  // what a connection does next
 
 struct Server::State {
@@ -118,9 +129,10 @@ struct Server::State {
   asio::signal_set signals;
   asio::steady_timer drain;
   std::list<Connection> connections;
+  std::vector<std::shared_ptr<Background>> background;
   bool stopping = false;
   size_t bodies = 0;
-  bool finished() const { return stopping && connections.empty(); }
+  bool finished() const { return stopping && connections.empty() && background.empty(); }
 
   // http.cpp
   void bind();
@@ -156,7 +168,10 @@ struct Server::State {
   asio::awaitable<bool> generate(Connection& c, const HttpRequest& request, Api api);
   asio::awaitable<bool> tell(Connection& c, const HttpRequest& request, Generation& generation, ApiAnswer& answer,
                              RequestMetrics::Clock::time_point received);
-  asio::awaitable<void> keep(Connection& c, ApiAnswer& answer, const Generation& generation);
+  asio::awaitable<void> keep(const std::string& kept, const ResponsesAnswer& answer, const Generation& generation);
+  asio::awaitable<void> work_on(std::shared_ptr<Background> b);
+  asio::awaitable<void> finish(Background& b);
+  HttpResponse get_response(const HttpRequest& request, const Match& match, const std::string& kept, bool keep_alive);
   static void settle(Connection& c, const Generation& generation);
   asio::awaitable<bool> send_head(Connection& c, const HttpRequest& request, const std::string& first, bool chunked);
   asio::awaitable<bool> without_model(Connection& c, const HttpRequest& request, Api api);

@@ -46,7 +46,8 @@ class Metrics {
   void answered(std::string_view route, int status);
   void refused(std::string_view reason);  // one of kRefusals
   void traces(int64_t sent, int64_t dropped) { traces_ = {sent, dropped}; }
-  void used(const std::string& key, int64_t tokens);  // one request of an API key
+  void used(const std::string& key, int64_t tokens);                                   // one request of an API key
+  void spent(const std::string& key, int64_t tokens) { keys_[key].second += tokens; }  // by one that was counted before
   std::string text(const engine::Totals& totals, const StepTimes* steps = nullptr) const;
 
  private:

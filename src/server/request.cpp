@@ -204,10 +204,12 @@ void read_stream_options(Reader& p, string_view name, const json::value& v) {
   for (const auto& [key, value] : v.get_object()) {
     const std::string at = fmt::format("{}.{}", name, string_view(key));
     const bool obfuscation = p.r.api == Api::responses && key == "include_obfuscation";  // of lengths: there is none
-    if (key != "include_usage" && !obfuscation) return p.fail(at, "unknown field (known: include_usage)");
+    const bool continuous = p.r.api != Api::responses && key == "continuous_usage_stats";
+    if (key != "include_usage" && !obfuscation && !continuous) return p.fail(at, "unknown field (known: include_usage, continuous_usage_stats)");
     if (value.is_null()) continue;
     const bool wanted = p.boolean(at, value);
-    if (!obfuscation) p.r.include_usage = wanted;
+    if (continuous) p.r.continuous_usage = wanted;
+    else if (!obfuscation) p.r.include_usage = wanted;
   }
 }
 
@@ -236,11 +238,6 @@ void read_timeout(Reader& p, string_view name, const json::value& v) {
   if (!(seconds > 0 && seconds <= p.limits.timeout_s))
     return p.fail(name, fmt::format("must be a number of seconds above 0, at most {}", p.limits.timeout_s));
   p.r.timeout_s = seconds;
-}
-
-template <bool kWanted>
-void must_be(Reader& p, string_view name, const json::value& v) {
-  if (p.boolean(name, v) != kWanted) p.fail(name, kWanted ? "only true is supported" : "only false is supported");
 }
 
 void ignore(Reader&, string_view, const json::value&) {}
@@ -313,7 +310,8 @@ constexpr Field kFields[] = {
     {"stop_token_ids", kGenerate, read_stop_tokens},
 
     {"logprobs", kChat, [](Reader& p, string_view f, const json::value& v) { p.chat_logprobs = p.boolean(f, v); }},
-    {"top_logprobs", kChat, [](Reader& p, string_view f, const json::value& v) { p.top_logprobs = p.integer(f, v, 0, p.limits.logprobs); }},
+    {"top_logprobs", kChat | kResponses,
+     [](Reader& p, string_view f, const json::value& v) { p.top_logprobs = p.integer(f, v, 0, p.limits.logprobs); }},
     {"logprobs", kCompletion, [](Reader& p, string_view f, const json::value& v) { p.logprobs = p.integer(f, v, 0, p.limits.logprobs); }},
 
     {"cache_salt", kGenerate, read_cache_salt},
@@ -354,7 +352,7 @@ constexpr Field kFields[] = {
      [](Reader& p, string_view f, const json::value& v) {
        if (const json::string* id = p.short_string(f, v)) p.r.responses.previous_id = *id;
      }},
-    {"background", kResponses, must_be<false>},
+    {"background", kResponses, [](Reader& p, string_view f, const json::value& v) { p.r.responses.background = p.boolean(f, v); }},
     {"truncation", kResponses,
      [](Reader& p, string_view f, const json::value& v) {
        if (v != "disabled") p.fail(f, "only \"disabled\" is supported");
@@ -402,9 +400,13 @@ void check_together(Reader& p, Apis api) {
   if (p.best_of && *p.best_of != r.n) p.fail("best_of", "only the value of n is supported");
   if ((api & kCompletion) && r.n * static_cast<int64_t>(r.prompts.size()) > p.limits.choices)
     p.fail("n", fmt::format("times the number of prompts must be at most {}", p.limits.choices));
-  if (p.top_logprobs.value_or(0) > 0 && !p.chat_logprobs.value_or(false)) p.fail("top_logprobs", "needs logprobs: true");
+  const bool logprobs = (api & kResponses) ? r.responses.text_logprobs : p.chat_logprobs.value_or(false);
+  if (p.top_logprobs.value_or(0) > 0 && !logprobs)
+    p.fail("top_logprobs", (api & kResponses) ? "needs include: [\"message.output_text.logprobs\"]" : "needs logprobs: true");
+  if (r.responses.background && r.stream) p.fail("stream", "a background response is polled, not streamed: GET /v1/responses/{id}");
+  if (r.responses.background && !r.responses.store) p.fail("background", "needs store: true, because its answer can only be asked for later");
   if (api & kCompletion) r.sampling.logprobs = static_cast<int32_t>(p.logprobs.value_or(-1));
-  else r.sampling.logprobs = p.chat_logprobs.value_or(false) ? static_cast<int32_t>(p.top_logprobs.value_or(0)) : -1;
+  else r.sampling.logprobs = logprobs ? static_cast<int32_t>(p.top_logprobs.value_or(0)) : -1;
 
   check_calls(p);
   if (p.thinking_tokens && r.max_tokens && *p.thinking_tokens >= *r.max_tokens)

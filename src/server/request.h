@@ -50,7 +50,10 @@ struct ResponsesFields {
   boost::json::object echo;   // fields as they were given, for the answer to repeat
   std::string previous_id;    // of the response that this one continues; empty: none
   bool instructions = false;  // the first message is made of them: not part of what is continued
+  boost::json::array input;   // its items as they came, each whole; a string is one message
   bool store = true;
+  bool background = false;     // nobody waits for the answer: it is kept
+  bool text_logprobs = false;  // of the tokens that the text is made of
 };
 
 struct Request {
@@ -66,6 +69,7 @@ struct Request {
   std::vector<std::string> stop;
   std::vector<int32_t> stop_tokens;  // beside the model's own
   bool stream = false, include_usage = false;
+  bool continuous_usage = false;                // every chunk has the counts so far
   std::string max_tokens_field = "max_tokens";  // as the client called it
   std::string prompt_field = "messages";        // as its API calls what the answer follows
   uint64_t cache_salt = 0;                      // hash of what the client gave; 0: nothing

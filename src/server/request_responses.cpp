@@ -126,12 +126,23 @@ class Items {
   std::optional<json::object> turn_;
 };
 
+// An item with what may be left out of it, as it is listed later.
+json::object whole_item(json::object o) {
+  if (!o.contains("type") || o.at("type").is_null()) o["type"] = "message";
+  if (o.at("type") != "message") return o;
+  if (const json::string* text = o.at("content").if_string())
+    o["content"] = json::array{{{"type", o.at("role") == "assistant" ? "output_text" : "input_text"}, {"text", *text}}};
+  if (!o.contains("status") || o.at("status").is_null()) o["status"] = "completed";
+  return o;
+}
+
 }  // namespace
 
 void read_input(Reader& p, string_view name, const json::value& v) {
   p.has_messages = true;
   if (v.is_string()) {
     if (v.get_string().empty()) return p.fail(name, "must not be empty");
+    p.r.responses.input.push_back(whole_item({{"role", "user"}, {"content", v}}));
     p.messages.push_back({{"role", "user"}, {"content", v}});
     return;
   }
@@ -139,7 +150,10 @@ void read_input(Reader& p, string_view name, const json::value& v) {
   Items items(p);
   for (size_t i = 0; i < v.get_array().size() && !p.wrong; ++i) {
     const std::string at = fmt::format("{}[{}]", name, i);
-    if (const json::object* o = p.object(at, v.get_array()[i])) items.read(at, *o);
+    const json::object* o = p.object(at, v.get_array()[i]);
+    if (!o) return;
+    items.read(at, *o);
+    if (!p.wrong) p.r.responses.input.push_back(whole_item(*o));
   }
   items.end_turn();
   if (!p.wrong && p.messages.empty()) p.fail(name, "holds nothing to answer");
@@ -190,8 +204,10 @@ void read_include(Reader& p, string_view name, const json::value& v) {
     const std::string at = fmt::format("{}[{}]", name, i);
     const json::string* what = p.string(at, (*list)[i]);
     if (!what) return;
-    if (*what != "reasoning.encrypted_content")  // reasoning is there in clear
-      return p.fail(at, fmt::format("'{}' is not supported (supported: reasoning.encrypted_content)", string_view(*what)));
+    if (*what == "message.output_text.logprobs") p.r.responses.text_logprobs = true;
+    else if (*what != "reasoning.encrypted_content")  // reasoning is there in clear
+      return p.fail(at,
+                    fmt::format("'{}' is not supported (supported: message.output_text.logprobs, reasoning.encrypted_content)", string_view(*what)));
   }
 }
 

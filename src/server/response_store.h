@@ -10,14 +10,18 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "server/limits.h"
 
 namespace winnow::server {
 
 struct StoredResponse {
-  std::string json;      // as GET gives it
-  std::string messages;  // the conversation with its answer, as JSON of what templates see; empty: it is not finished
+  std::string json;           // as GET gives it
+  std::string messages = {};  // the conversation with its answer, as JSON of what templates see; empty: it is not finished
+  // What was asked: ids and JSON of the items of the request.
+  std::shared_ptr<const std::vector<std::pair<std::string, std::string>>> input = {};
 };
 
 class ResponseStore {

@@ -20,6 +20,7 @@ constexpr Route kRoutes[] = {
     {"/v1/responses/{}", "GET", Does::get_response},
     {"/v1/responses/{}", "DELETE", Does::delete_response},
     {"/v1/responses/{}/cancel", "POST", Does::cancel_response},
+    {"/v1/responses/{}/input_items", "GET", Does::input_items},
     {"/tokenize", "POST", Does::tokenize, Api::tokenize},
     {"/detokenize", "POST", Does::detokenize, Api::detokenize},
 };

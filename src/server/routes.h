@@ -24,7 +24,8 @@ enum class Does : uint8_t {
   detokenize,
   get_response,
   delete_response,
-  cancel_response
+  cancel_response,
+  input_items
 };
 
 // Who may use it where there are keys: anybody, who has a key, or for /metrics as the operator chose. Nothing changes the

@@ -21,6 +21,7 @@ TEST(Routes, AreFoundByPathAndMethod) {
   EXPECT_EQ(found("GET", "/v1/responses/resp_1"), "/v1/responses/{} resp_1");
   EXPECT_EQ(found("DELETE", "/v1/responses/resp_1"), "/v1/responses/{} resp_1");
   EXPECT_EQ(found("POST", "/v1/responses/resp_1/cancel"), "/v1/responses/{}/cancel resp_1");
+  EXPECT_EQ(found("GET", "/v1/responses/resp_1/input_items"), "/v1/responses/{}/input_items resp_1");
   EXPECT_EQ(found("GET", "/v1/models/a-b.c"), "/v1/models/{} a-b.c");
   EXPECT_EQ(found("POST", "/v1/messages/count_tokens"), "/v1/messages/count_tokens ");
 }

@@ -53,6 +53,7 @@ class AnswerReader {
   bool stopped() const { return stop_.found() || had_its_call_; }   // by a stop string, or by the one call that was wanted
   const std::string& stop_string() const { return stop_.which(); }  // that was found; empty: none
   bool in_reasoning() const { return in_reasoning_; }               // where the next token goes
+  bool in_text() const { return !in_reasoning_ && !calls_.in_call(); }
 
  private:
   void emit(std::string text, bool may_stop, AnswerParts* to);

@@ -145,12 +145,125 @@ def test_parallel_tool_calls_false_ends_with_the_first(client):
 
 
 def test_refused_by_name(client):
-    for fields, param in (({"tool_choice": "required"}, "tool_choice"), ({"background": True}, "background"), ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    for fields, param in (({"tool_choice": "required"}, "tool_choice"), ({"background": True, "store": False}, "background"), ({"background": True, "stream": True}, "stream"),
+                          ({"top_logprobs": 2}, "top_logprobs"), ({"include": ["file_search_call.results"]}, "include[0]"), ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
                           ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"), ({"max_output_tokens": 10**6}, "max_output_tokens"),
                           ({"input": "word " * 40000}, "input")):
         with pytest.raises(openai.BadRequestError) as e:
             client.responses.create(**{"input": SUM, **GREEDY, **fields})
         assert e.value.body["param"] == param
+
+
+def test_logprobs_of_the_text(client):
+    chat = client.chat.completions.create(model="winnow-tiny", messages=[{"role": "user", "content": SUM}], temperature=0, logprobs=True, top_logprobs=3)
+    want = [(t.token, t.logprob, [(o.token, o.logprob) for o in t.top_logprobs]) for t in chat.choices[0].logprobs.content]
+    fields = dict(input=SUM, include=["message.output_text.logprobs"], top_logprobs=3, **GREEDY)
+    whole = client.responses.create(**fields)
+    part = whole.output[-1].content[0]
+    of = lambda tokens: [(t.token, t.logprob, [(o.token, o.logprob) for o in t.top_logprobs]) for t in tokens]
+    assert "".join(t.token for t in part.logprobs) == part.text and whole.top_logprobs == 3
+    assert of(part.logprobs) == want[-1 - len(part.logprobs):-1]  # behind them is the stop token, before them the thought
+    events = list(client.responses.create(**fields, stream=True))
+    deltas = [e for e in events if e.type == "response.output_text.delta"]
+    assert all("".join(t.token for t in e.logprobs) == e.delta for e in deltas)
+    assert of(t for e in deltas for t in e.logprobs) == of(part.logprobs) == of(next(e for e in events if e.type == "response.output_text.done").logprobs)
+    assert events[-1].response.output[-1].content[0].logprobs == part.logprobs
+    with_call = client.responses.create(**{**fields, "input": ASK_WEATHER}, tools=WEATHER)
+    assert all("".join(t.token for t in o.content[0].logprobs) == o.content[0].text for o in with_call.output if o.type == "message")
+    assert client.responses.create(input=SUM, **GREEDY).output[-1].content[0].logprobs == []
+    stopped = client.responses.create(**{**fields, "input": "Repeat this: red green blue"}, extra_body={"stop": "green"}).output[-1].content[0]
+    assert "".join(t.token for t in stopped.logprobs).startswith(stopped.text) and "green" not in stopped.text
+
+
+def wait_for(client, id, seconds=60):
+    end = time.time() + seconds
+    while (r := client.responses.retrieve(id)).status in ("queued", "in_progress"):
+        assert time.time() < end
+        time.sleep(0.02)
+    return r
+
+
+def test_background(client):
+    fore = client.responses.create(input=SUM, **GREEDY)
+    back = client.responses.create(input=SUM, background=True, **GREEDY)
+    assert back.status == "queued" and back.background and back.output == [] and back.usage is None
+    done = wait_for(client, back.id)
+    assert plain(done) == {**plain(fore), "background": True}
+    then = client.responses.create(input="And 1 more?", previous_response_id=back.id, **GREEDY)
+    assert then.usage.input_tokens > done.usage.input_tokens
+    assert client.responses.cancel(back.id) == done  # it has ended
+
+
+def test_background_is_cancelled_and_dropped(client, server):
+    back = client.responses.create(**ENDLESS, background=True)
+    while client.responses.retrieve(back.id).status == "queued":
+        time.sleep(0.01)
+    assert client.responses.retrieve(back.id).status == "in_progress"
+    with pytest.raises(openai.BadRequestError) as e:
+        client.responses.create(input="x", previous_response_id=back.id, **GREEDY)
+    assert e.value.body["param"] == "previous_response_id"
+    cancelled = client.responses.cancel(back.id)
+    assert cancelled.status == "cancelled" and cancelled.output and client.responses.retrieve(back.id) == cancelled
+    dropped = client.responses.create(**ENDLESS, background=True)
+    client.responses.delete(dropped.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(dropped.id)
+    running = lambda: [line for line in ask(server, request("GET", "/metrics"))[2].decode().split("\n") if line.startswith("winnow:num_requests_running")][0].split()[-1]
+    end = time.time() + 30
+    while running() != "0":
+        assert time.time() < end
+        time.sleep(0.05)
+
+
+def test_background_is_bounded_like_all_that_waits(own_server):
+    own = own_server("--max-batch", "1", "--max-queue", "2")
+    client = openai.OpenAI(base_url=own.url + "/v1", api_key="none", timeout=60, max_retries=0)
+    kept = [client.responses.create(**ENDLESS, background=True) for _ in range(3)]
+    with pytest.raises(openai.RateLimitError):
+        client.responses.create(**ENDLESS, background=True)
+    assert client.responses.cancel(kept[0].id).status == "cancelled"
+    client.responses.create(**ENDLESS, background=True)
+    assert own.stop() == 0  # nobody can ask for them any more: they do not hold it up
+
+
+def test_a_failed_background_response_says_why(client):
+    back = client.responses.create(**{**ENDLESS, "extra_body": {"ignore_eos": True, "timeout": 0.3}}, background=True)
+    r = wait_for(client, back.id)
+    assert r.status == "failed" and "deadline" in r.error.message
+
+
+def test_kept_responses_are_not_streamed_again(client):
+    r = client.responses.create(input=SUM, **GREEDY)
+    for fields in (dict(stream=True), dict(stream=True, starting_after=3)):
+        with pytest.raises(openai.BadRequestError) as e:
+            list(client.responses.retrieve(r.id, **fields))
+        assert e.value.body["param"] in fields
+
+
+def test_input_items(client):
+    r = client.responses.create(input=ASK_WEATHER, tools=WEATHER, **GREEDY)
+    one = client.responses.input_items.list(r.id).data
+    assert [(i.type, i.role, i.content[0].type, i.content[0].text) for i in one] == [("message", "user", "input_text", ASK_WEATHER)]
+    call = r.output[-1]
+    items = [{"role": "user", "content": ASK_WEATHER}, *[o.model_dump(exclude_none=True) for o in r.output],
+             {"type": "function_call_output", "call_id": call.call_id, "output": '{"temperature": 21, "sky": "clear"}'}]
+    r = client.responses.create(input=items, tools=WEATHER, instructions="Be kind.", **GREEDY)
+    all = client.responses.input_items.list(r.id, order="asc").data
+    assert [i.type for i in all] == ["message", "reasoning", "function_call", "function_call_output"]
+    assert all[2].id == call.id and all[3].output.startswith("{") and len({i.id for i in all}) == 4
+    assert [i.id for i in client.responses.input_items.list(r.id).data] == [i.id for i in reversed(all)]  # the newest first, as OpenAI has it
+    page = client.responses.input_items.list(r.id, order="asc", limit=3)
+    assert [i.id for i in page.data] == [i.id for i in all[:3]] and page.has_more
+    assert [i.id for i in client.responses.input_items.list(r.id, order="asc", limit=1)] == [i.id for i in all]  # page by page
+    rest = client.responses.input_items.list(r.id, order="asc", after=all[1].id)
+    assert [i.id for i in rest.data] == [i.id for i in all[2:]] and not rest.has_more
+    for fields, param in ((dict(limit=0), "limit"), (dict(limit=101), "limit"), (dict(after="none"), "after"), (dict(extra_query={"page": 1}), "page"),
+                          (dict(extra_query={"order": "up"}), "order")):
+        with pytest.raises(openai.BadRequestError) as e:
+            client.responses.input_items.list(r.id, **fields)
+        assert e.value.body["param"] == param
+    with pytest.raises(openai.NotFoundError):
+        client.responses.input_items.list("resp_none")
 
 
 def test_tokenizer_routes(server):
