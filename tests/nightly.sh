@@ -34,6 +34,7 @@ section "Reference sets" tests/golden/run.sh $winnow
 section "Skills, exact, 100 prompts each" python3 tests/skills/grade.py $winnow --profile exact --n 100
 section "Skills, fast, 100 prompts each" python3 tests/skills/grade.py $winnow --profile fast --n 100
 section "Skills, fast with fp8 index keys, 100 prompts each" python3 tests/skills/grade.py $winnow --profile fast --index-keys fp8 --n 100
+section "lm-eval and guidellm" ./dev test tools
 section "Same tokens, ${WINNOW_WORKLOADS:=1000} workloads a profile" env WINNOW_WORKLOADS="$WINNOW_WORKLOADS" WINNOW_SEED=1000 build/release/property_test --gtest_filter='*SameTokens*' --gtest_brief=1
 for size in 64 128 256; do
   section "Same tokens, the small model, exact, pages of $size tokens" $winnow bench --same-tokens --profile exact --page-size $size --workloads 3
