@@ -6,7 +6,6 @@ usage: tools/third_party.py
 """
 import hashlib
 import html.parser
-import os
 import pathlib
 import shutil
 import subprocess
@@ -20,11 +19,15 @@ FOLDER = pathlib.Path(__file__).resolve().parent.parent / "third_party"
 
 
 def index_url():
-    """The index that pip would ask."""
-    if os.environ.get("PIP_INDEX_URL"):
-        return os.environ["PIP_INDEX_URL"]
-    asked = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True)
-    return asked.stdout.strip() or "https://pypi.org/simple"
+    """The index that pip would ask: of its environment or its files, else its own default."""
+    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
+    for line in listed.splitlines():
+        key, _, value = line.partition("=")
+        if key.endswith(".index-url"):
+            return value.strip("'\"")
+    from pip._internal.models.index import PyPI
+
+    return PyPI.simple_url
 
 
 class Links(html.parser.HTMLParser):

@@ -31,7 +31,7 @@ def serve(winnow, arguments):
     seen = []
     for line in server.stdout:
         seen.append(line)
-        m = re.search(r"http://[\d.]+:(\d+)", line)
+        m = re.search(r"serving \S+ at http://[\d.]+:(\d+)", line)
         if m:
             return server, int(m.group(1))
     sys.exit("the server did not start:\n" + "".join(seen))
