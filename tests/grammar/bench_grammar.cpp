@@ -43,7 +43,8 @@ int main(int argc, char** argv) {
     std::ifstream file(argv[i]);
     const std::string source{std::istreambuf_iterator<char>(file), {}};
     json::error_code bad;
-    grammar::OutputForm form{.kind = grammar::OutputForm::Kind::json_schema, .schema = json::parse(source, bad), .strictness = grammar::Strictness::lenient};
+    grammar::OutputForm form{
+        .kind = grammar::OutputForm::Kind::json_schema, .schema = json::parse(source, bad), .strictness = grammar::Strictness::lenient};
     if (bad || grammar::check_output(form, {})) {
       ++refused;
       continue;
