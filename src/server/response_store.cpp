@@ -16,7 +16,7 @@ void ResponseStore::drop(Entries::iterator entry) {
 void ResponseStore::put(const std::string& id, StoredResponse response) {
   size_t bytes = kOverhead + id.size() + response.json.size() + response.messages.size();
   if (response.input)
-    for (const auto& [item, text] : *response.input) bytes += sizeof(item) + sizeof(text) + item.size() + text.size();
+    for (const auto& [item, text] : *response.input) bytes += 2 * sizeof(std::string) + item.size() + text.size();
   const auto kept = std::make_shared<const StoredResponse>(std::move(response));
   const std::lock_guard lock(mutex_);
   if (const auto old = by_id_.find(id); old != by_id_.end()) drop(old->second);
