@@ -60,7 +60,19 @@ TEST(KvLayout, DraftsLengthenTheRings) {
   EXPECT_EQ(l.pool_rows, 4 + 7);
 }
 
-TEST(KvLayout, G06_RefusesPagesThatDoNotFitTheModel) {
+TEST(KvLayout, G07_EveryArrayBeginsOnALineAtAllPageSizes) {
+  for (IndexKeys keys : {IndexKeys::f32, IndexKeys::bf16, IndexKeys::fp8})
+    for (int64_t page_tokens : {64, 128, 256}) {
+      const KvLayout l(odd(keys), page_tokens);
+      EXPECT_EQ(l.page_bytes % 64, 0);
+      for (const KvLayout::Part& p : l.parts) {
+        EXPECT_EQ(p.latent % 64, 0);
+        EXPECT_EQ(p.keys % 64, 0);
+      }
+    }
+}
+
+TEST(KvLayout, G06G08_RefusesPagesThatDoNotFitTheModel) {
   KvSpec s = published();
   EXPECT_EQ(message_of([&] { KvLayout(s, 48); }),
             "page_tokens is 48; pages of 16, 32, 64, 128 or 256 tokens are supported, and the least that holds whole chunks and pools");
@@ -123,7 +135,7 @@ void claim(TensorView v) {
           }
 }
 
-TEST(KvStore, G16_NoTwoElementsShareAByteAndNoneLiesOutside) {
+TEST(KvStore, G16G76_NoTwoElementsShareAByteAndNoneLiesOutside) {
   for (IndexKeys keys : {IndexKeys::f32, IndexKeys::bf16, IndexKeys::fp8}) {
     for (int64_t page_tokens : {64, 128, 256}) {
       auto device = device::make_cpu({.threads = 1, .backend = device::Backend::ref});

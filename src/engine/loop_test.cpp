@@ -50,7 +50,7 @@ TEST(Loop, HundredRequestsPassThroughFourSlots) {
   served.expect_all_free();
 }
 
-TEST(Loop, BatchArraysStayWhereTheyAre) {
+TEST(Loop, G23_BatchArraysStayWhereTheyAre) {
   std::set<const void*> seen;
   Served served({.max_batched_tokens = 64, .max_sequences = 4}, 200,
                 [&](const models::Batch& b) { seen.insert({b.tokens.data(), b.sequences.data(), b.logit_rows.data()}); });
