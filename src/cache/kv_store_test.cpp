@@ -62,8 +62,10 @@ TEST(KvLayout, DraftsLengthenTheRings) {
 
 TEST(KvLayout, G07_EveryArrayBeginsOnALineAtAllPageSizes) {
   for (IndexKeys keys : {IndexKeys::f32, IndexKeys::bf16, IndexKeys::fp8})
-    for (int64_t page_tokens : {64, 128, 256}) {
-      const KvLayout l(odd(keys), page_tokens);
+    for (int64_t page_tokens : {16, 64, 128, 256}) {
+      KvSpec s = odd(keys);
+      if (page_tokens < 64) s.kda_layers = 0, s.kpool = 4;
+      const KvLayout l(s, page_tokens);
       EXPECT_EQ(l.page_bytes % 64, 0);
       for (const KvLayout::Part& p : l.parts) {
         EXPECT_EQ(p.latent % 64, 0);
