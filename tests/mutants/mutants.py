@@ -96,6 +96,9 @@ def main(words):
         to.parent.mkdir(parents=True, exist_ok=True)
         if not to.exists() or to.read_bytes() != (ROOT / f).read_bytes():
             shutil.copy2(ROOT / f, to)
+    for fetched in (ROOT / "third_party").iterdir():  # what git does not list (tools/third_party.py)
+        if fetched.is_dir() and not (COPY / "third_party" / fetched.name).exists():
+            (COPY / "third_party" / fetched.name).symlink_to(fetched)
     if not (COPY / "build/release/build.ninja").exists():
         subprocess.run(["cmake", "--preset", "release"], cwd=COPY, check=True, stdout=subprocess.DEVNULL)
     subprocess.run(["cmake", "--build", COPY / "build/release", "--target", "property_test"], check=True, stdout=subprocess.DEVNULL)
