@@ -95,10 +95,12 @@ std::optional<json::object> raw_string(const json::value& schema, const json::va
     if (nullable) return {};  // text that matches could be read as JSON
     return regex(pattern->get_string());
   }
-  const auto length = [&](string_view key) { return o->contains(key) ? o->at(key).to_number<double>() : -1; };
+  const auto length = [&](string_view key) {  // -1: not held to
+    const double n = o->contains(key) ? o->at(key).to_number<double>() : -1;
+    return strict || n <= kLongestCounted ? n : -1;
+  };
   const double least = length("minLength"), most = length("maxLength");
-  const bool counted = (least > 0 && (strict || least <= kLongestCounted)) || (most >= 0 && (strict || most <= kLongestCounted));
-  if (!counted) return any_text();
+  if (least <= 0 && most < 0) return any_text();
   if (nullable) return {};
   if (most == 0) return json::object();
   return regex(most < 0 ? fmt::format("[\\s\\S]{{{},}}", least) : fmt::format("[\\s\\S]{{{},{}}}", std::max(least, 0.0), most));
@@ -261,6 +263,8 @@ std::optional<FormError> check_output(const OutputForm& form, const FormLimits& 
   return {};
 }
 
+bool can_call(const text::Tokenizer& tokenizer) { return Tags(tokenizer).can_call(); }
+
 std::optional<AnswerForm> answer_form(const AnswerRules& rules, const text::Tokenizer& tokenizer) {
   const Tags tags(tokenizer);
   const bool thinks = rules.starts_in_reasoning && tags.can_reason();
@@ -293,11 +297,11 @@ std::optional<AnswerForm> answer_form(const AnswerRules& rules, const text::Toke
   }
   if (formed && rules.output->strictness == Strictness::lenient) form.strictness = Strictness::lenient;
 
-  // Free text may close a thought again: one that was cut goes on there, and its end is what leads the model to the answer.
   if (calls && (rules.calls.required || formed)) {
     json::object some = rules.calls.parallel ? plus(call) : call;
     parts.push_back(rules.calls.required ? some : one_of({std::move(some), output_format(*rules.output)}));
   } else if (calls) {
+    // Free text may close a thought again: one that was cut goes on there, and its end is what leads the model to the answer.
     json::array but;
     for (json::value& id : tags.all())
       if (id != tags.call && id != tags.end_think) but.push_back(std::move(id));

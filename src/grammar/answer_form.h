@@ -66,6 +66,8 @@ struct AnswerForm {
   std::string structural_tag;
   Strictness strictness = Strictness::exact;  // lenient where any part of it is
 };
+// Whether the vocabulary has the tags of calls.
+bool can_call(const text::Tokenizer& tokenizer);
 // Nothing where every answer is right, or where the vocabulary lacks the tags. The parts have passed their checks.
 std::optional<AnswerForm> answer_form(const AnswerRules& rules, const text::Tokenizer& tokenizer);
 

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
+#include <fstream>
+#include <iterator>
 #include <random>
 #include <thread>
 
@@ -202,6 +204,23 @@ TEST(Grammar, StringsOfArgumentsHaveNoQuotes) {
   EXPECT_FALSE(lets(R"({"type": ["integer", "string"]})", "five"));
   EXPECT_TRUE(
       check_parameters(json::parse(R"({"properties": {"a": {"allOf": [{"type": "string", "pattern": "a"}, {"type": "string"}]}}})"), true, "f", {}));
+}
+
+TEST(Grammar, LongCountsAreForgottenOneByOneWhereNothingIsStrict) {
+  const json::array t =
+      tools(R"([{"function": {"name": "f", "parameters": {"properties": {"a": {"type": "string", "minLength": 2, "maxLength": 5000}}}}}])");
+  const AnswerForm form = form_of({}, {}, &t);
+  EXPECT_EQ(form.structural_tag.find("5000"), std::string::npos);
+  EXPECT_NE(form.structural_tag.find("{2,}"), std::string::npos);
+}
+
+TEST(Grammar, NoCallsWithoutTheirTags) {
+  EXPECT_TRUE(can_call(tokenizer()));
+  std::ifstream file(WINNOW_SOURCE_DIR "/models/winnow-tiny/tokenizer.json");
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string tag = "<arg_key>";
+  text.replace(text.find(tag), tag.size(), "<arg_kez>");
+  EXPECT_FALSE(can_call(text::Tokenizer::parse(text, "here").or_throw()));
 }
 
 TEST(Grammar, WhichToolsMayAndMustBeCalled) {

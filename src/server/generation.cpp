@@ -115,17 +115,21 @@ std::variant<std::shared_ptr<const grammar::Grammar>, Refusal> compiled_form(con
     if (!form) return std::shared_ptr<const grammar::Grammar>();
     return s.grammars.compile(form->structural_tag, form->strictness);
   };
-  const Result<std::shared_ptr<const grammar::Grammar>> all = compile();
-  if (all) return *all;
-  // Whose fault it is: the content's form alone, then each tool alone.
   const auto refusal = [](const std::string& field, const Error& why) {
     return Refusal{.message = field.empty() ? why.what() : fmt::format("{}: {}", field, why.what()), .param = field, .code = {}};
   };
-  if (r.output.kind != grammar::OutputForm::Kind::text) {
+  if (r.calls.required && !grammar::can_call(s.tokenizer))
+    return Refusal{
+        .message = "tool_choice: this model's vocabulary has no tags for calls, so none can be forced", .param = "tool_choice", .code = {}};
+  const bool formed = r.output.kind != grammar::OutputForm::Kind::text;
+  if (formed && tools) {  // alone: tools that are not strict would make its own grammar lenient
     rules.tools = nullptr;
     if (const auto alone = compile(); !alone) return refusal(r.output.field, alone.error());
     rules.tools = tools;
   }
+  const Result<std::shared_ptr<const grammar::Grammar>> all = compile();
+  if (all) return *all;
+  if (formed && !tools) return refusal(r.output.field, all.error());
   rules.output = nullptr;
   for (size_t i = 0; tools && i < tools->size(); ++i) {
     rules.calls.allowed = {std::string((*tools)[i].at("function").at("name").as_string())};

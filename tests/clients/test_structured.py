@@ -168,6 +168,14 @@ def test_refused_with_the_place(client):
         assert e.value.body["param"] == param and text in e.value.body["message"], e.value.body
 
 
+def test_tools_that_are_not_strict_do_not_loosen_the_form(client):
+    both = {"oneOf": [{"type": "integer", "minimum": 0}, {"type": "integer", "maximum": 5}]}  # XGrammar takes it for anyOf
+    for tools in ([], [TOOLS[1]]):
+        with pytest.raises(openai.BadRequestError) as e:
+            chat(client, response_format=form(both, strict=True), **({"tools": tools} if tools else {}))
+        assert e.value.body["param"] == "response_format.json_schema.schema"
+
+
 def test_a_schema_that_is_not_strict_is_held_to_as_far_as_can_be(client):
     loose = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "maxItems": 2}}, "required": ["a"]}
     r = chat(client, response_format=form(loose, strict=False), extra_body={"thinking_token_budget": 0})
